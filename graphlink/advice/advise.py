@@ -15,7 +15,7 @@ from graphlink import output_names
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
-from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
+from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
@@ -177,7 +177,7 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
         behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
         return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
 
-    much = any(-place(one)[1] >= 1 for one in advice)
+    much = any(-place(one)[1] >= ENOUGH_PCT for one in advice)
     if not much and any(candidate.advice.kind == "once" for candidate in advice):
         advice = [candidate for candidate in advice if candidate.advice.kind != "heaviest_work"]
     return sorted(advice, key=lambda candidate: (not much and candidate.advice.kind != "once", *place(candidate)))

@@ -10,6 +10,7 @@ from graphlink.records import Short
 from graphlink.replay.records import Band
 
 LEAST_PCT: Final = 0.05  # of a gain that is printed
+ENOUGH_PCT: Final = 1.0  # of a gain of which the first screen says more than what it is
 Kind = Literal[
     "data_loading",
     "launch_bound",

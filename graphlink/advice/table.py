@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from graphlink.advice.records import LEAST_PCT, Advice, AdviceReport
+from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
 from graphlink.records import Table, counted, ms
 from graphlink.replay.band import band_head, band_words
 
@@ -46,6 +46,8 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
             ("sure", _band(best, report.path_ns)),
             ("check it by", best.command),
         ]
+        if best.most_pct is not None and best.most_pct < ENOUGH_PCT:
+            rows = rows[:1]
     if len(shown) > 1:
         rows.append(("then", f"{counted(len(shown) - 1, 'more change')}: graphlink advice {shlex.quote(folder)}"))
     return ["", Table([row for row in rows if row[1]])]

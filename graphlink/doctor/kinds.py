@@ -151,7 +151,7 @@ _ALL: Final = (
          "schedule(wait=1, warmup=1, active=3): fewer steps after a step of warm-up; with nsys "
          "--capture-range=cudaProfilerApi",
          by_capture=True),
-    Kind("no-steps", "note", "no ProfilerStep marks", "--step cannot choose, and steps are not compared",
+    Kind("no-steps", "note", "no steps were found", "--step cannot choose, and steps are not compared",
          "prof.step() at the end of each training step", by_capture=True),
     # Waits
     Kind("no-cuda-sync", "inferred", "no cuda_sync rows", _COST,

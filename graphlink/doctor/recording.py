@@ -32,7 +32,7 @@ from graphlink.read.nsys.places import Numbering
 from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import union, within
-from graphlink.steps import PROFILER_STEP
+from graphlink.steps import steps_of
 from graphlink.tables import lookup, marked, numbered_rows
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
@@ -150,7 +150,7 @@ def details_lacking(linked: Linked) -> Iterator[Finding]:
     with_shapes = np.count_nonzero(host.input_shapes) + (np.count_nonzero(et.input_shapes) if et is not None else 0)
     if not with_shapes:
         yield Finding("no-shapes", figures={"rows": rows})
-    if not any(map(PROFILER_STEP.fullmatch, trace.strings)):
+    if not steps_of(linked).names:
         yield Finding("no-steps", 0.0)
 
 

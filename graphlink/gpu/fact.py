@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET
 from msgspec.structs import asdict
 
 from graphlink.causes import MEANING
@@ -51,14 +50,17 @@ def main_fact(summary: Any) -> Words:
     spent = _spent(ranks)
     most = max(SPENT, key=spent.__getitem__)
     devices = sum(len(rank.gpu) for rank in every)
-    who = "the GPU spends " if devices == 1 else f"the {devices:,} GPUs spend "
-    words: Words = [when + who if when else who.capitalize().replace("gpu", "GPU"), *_share(spent, most)]
+    who = "the GPU" if devices == 1 else f"the {devices:,} GPUs"
+    unknown = _not_known(ranks, [gpu for rank in every for gpu in rank.gpu], who) if _tells_idle(spent) else []
+    start = f"{when}{who} spend{'s' * (devices == 1)} "
+    start = f"As recorded, {start[0].lower()}{start[1:]}" if unknown else start[0].upper() + start[1:]
+    words: Words = [*unknown, start, *_share(spent, most)]
     words += [", added up, " if devices > 1 else " ", SPENT[most][0]]
     if most == "idle_ns":
         words += _why_idle(ranks)
     elif most == "exposed_comm_ns":
         words += _why_waiting(ranks, summary.run)
-    if most != "idle_ns" and spent["idle_ns"] >= _WORTH * spent.total():
+    if most != "idle_ns" and _tells_idle(spent):
         words += [", and ", _share_of(spent["idle_ns"], spent.total(), "idle"), " idle", *_why_idle(ranks)]
     return [
         *words,
@@ -79,6 +81,24 @@ def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
         return ranks, ""
     count = max(len(rank.steps) for rank in ranks) - 1
     return counting, f"In the {f'{count:,} steps' if count > 1 else 'step'} after the first, "
+
+
+def _tells_idle(spent: Counter[str]) -> bool:
+    return spent["idle_ns"] >= _WORTH * spent.total()
+
+
+def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
+    """Return what ``devices`` may have run that is not recorded and counts as idle: replays of graphs, else all that
+    ``who`` did in idle time for which nothing tells a reason, where that is most of it; nothing without either."""
+    if replays := replay_words(*devices):
+        some = replays.removeprefix("; recorded ")
+        return [f"Only {some} of graphs are recorded: what GPUs ran in the others is not known and counts as idle. "]
+    causes = sum((idle_causes(rank) for rank in ranks), Counter[str]())
+    if 2 * causes["unknown"] <= causes.total():
+        return []
+    whole = _spent(ranks).total()
+    share = _share_of(causes["unknown"], whole, "unknown")
+    return [f"What {who} did in ", share, f" of {time(whole)} is not known: no work is recorded there, nor why. "]
 
 
 def _span(ranks: Sequence[Any]) -> Words:
@@ -108,10 +128,7 @@ def _why_idle(ranks: Sequence[Any]) -> Words:
         return []
     most, ns = causes.most_common(1)[0]
     share = _share_of(ns, causes.total(), most)
-    replays = replay_words(
-        next((gpu for rank in ranks for gpu in rank.gpu if gpu.replays is not UNSET), ranks[0].gpu[0])
-    )
-    return [": ", MEANING.get(most, most), " (", Figure(most), ", ", share, f" of the idle time{replays})"]
+    return [": ", MEANING.get(most, most), " (", Figure(most), ", ", share, " of the idle time)"]
 
 
 def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:

@@ -74,7 +74,10 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause_ns: dict[str, int]
     replays: Annotated[
         tuple[int, int] | UnsetType,
-        figure(text="launches of CUDA graphs whose work is recorded, and all of the rank, where some have none"),
+        figure(
+            text="launches of CUDA graphs whose work is recorded, and all, where some have none and no other device "
+            "ran graphs"
+        ),
     ] = UNSET
     utilisation: Annotated[float | UnsetType, figure(text="busy time (all but idle) / all time")] = UNSET
     est_sm_efficiency: Annotated[
@@ -164,8 +167,9 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     ``key``: the name that tells where steps begin or end; ``found_by``: ``mark``, ``range``, ``optimizer``,
     ``zero_grad`` or ``repeated`` (docs/idle.md). ``spread_ns``: the standard deviation. ``slowest``: of the others, an
-    index of ``steps``; ``why``: what it took longer for than the median of the others, the largest first. ``bare_ns``:
-    the median of steps around the recorded ones of which nothing was recorded, as ``graphlink.capture`` keeps them.
+    index of ``steps``, None where none is longer than the rest by more than their spread; ``why``: what it took longer
+    for than the median of the others, the largest first. ``bare_ns``: the median of steps around the recorded ones of
+    which nothing was recorded, as ``graphlink.capture`` keeps them.
     """
 
     key: str

@@ -279,8 +279,7 @@ def _first(evidence: dict[str, int]) -> str:
 def _steps(steps: Sequence[StepTime]) -> Table:
     gpus = [(step.name, gpu) for step in steps for gpu in step.gpu]
     names = column("step", "word", [name for name, _ in gpus])
-    most = column("idle", "ns", [max(gpu.idle_by_cause_ns.values(), default=0) for _, gpu in gpus])
-    shown = columns(DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "mostly", most)
+    shown = columns(DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "idle_ns", "mostly")
     return table(shown)
 
 
@@ -303,9 +302,10 @@ def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
     ]
 
 
-def replay_words(device: DeviceTime) -> str:
+def replay_words(*devices: DeviceTime) -> str:
     """Return how many replays of CUDA graphs are recorded, "" where all are: what others ran counts as idle."""
-    return "" if device.replays is UNSET else "; recorded {:,} of {:,} replays".format(*device.replays)
+    told = [one.replays for one in devices if one.replays is not UNSET]
+    return "; recorded {:,} of {:,} replays".format(*map(sum, zip(*told, strict=True))) if told else ""
 
 
 def busy_words(device: DeviceTime) -> str:
@@ -328,11 +328,11 @@ def steps_line(rank: Any) -> str:
     told = rank.iterations
     if told is UNSET:
         return ""
-    if told.mean_ns is None or told.slowest is None:
+    if told.mean_ns is None:
         return f"{told.count:,} of {ms(told.first_ns)} ms ({rank.steps[0].name})"
     key = "" if told.found_by == "mark" else f", found by {shortened(told.key)}"
     slowest = ""
-    if told.count > 2:
+    if told.count > 2 and told.slowest is not None and ms(told.longest_ns or 0) != ms(told.mean_ns):
         why = "".join(f", {ms(one.ns)} ms more {one.what} than usual" for one in told.why[:1])
         slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
     others = (

@@ -26,7 +26,7 @@ from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
 from graphlink.perfetto.slices import flat
 from graphlink.records import Short, counted, ms
 from graphlink.steps import Steps, steps_of
-from graphlink.tables import marked, spread
+from graphlink.tables import spread
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
 _MOST_BYTES: Final = 1 << 20  # of the report of a capture
@@ -64,8 +64,8 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     """
     devices, cut = busy(linked, comm), steps_of(linked)
     hosts = Hosts(graph, linked, late)
-    gpu, idle, launches = [], [], _graph_launches(linked)
-    replays = launches if launches[0] < launches[1] else UNSET
+    gpu, idle, (owning, launches, ran_on) = [], [], _graph_launches(linked)
+    ran_on = ran_on or {one.device for one in devices}  # of several nothing tells which ran what is not recorded
     by_step: list[list[DeviceTime]] = [[] for _ in cut.names]
     for one in devices:
         start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
@@ -74,6 +74,7 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         (whole,) = _times(one, why, np.array([first]), np.array([last]), graph.epoch_ns)
         groups, streams = by_group(one, linked, comm) or UNSET, by_stream(one, linked, first, last)
         over = over_time(one, why, first, last)
+        replays = (owning, launches) if owning < launches and ran_on == {one.device} else UNSET
         gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=streams, over_time=over, replays=replays))
         for times, step in zip(by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), strict=True):
             times.append(step)
@@ -86,7 +87,7 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     ]
     unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
     bursts = [text for one in devices for text in _burst(one, linked)]
-    warnings = (*_bare_graph_launches(linked, *launches), *bursts, *unsure)
+    warnings = (*_bare_graph_launches(linked, owning, launches), *bursts, *unsure)
     return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
 
 
@@ -100,6 +101,8 @@ def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
     if not len(others):
         return told
     slowest = 1 + int(others.argmax())
+    usual_ns = np.delete(others, slowest - 1)
+    slower = not len(usual_ns) or others.max() - usual_ns.mean() > usual_ns.std()  # not by their spread alone
     return msgspec.structs.replace(
         told,
         mean_ns=round(float(others.mean())),
@@ -107,8 +110,8 @@ def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
         median_ns=round(float(np.median(others))),
         shortest_ns=int(others.min()),
         longest_ns=int(others.max()),
-        slowest=slowest,
-        why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]),
+        slowest=slowest if slower else None,
+        why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]) if slower else [],
     )
 
 
@@ -148,11 +151,12 @@ def _losses(one: DeviceTime) -> Counter[str]:
     return Counter({**busy, **one.idle_by_cause_ns})
 
 
-def _graph_launches(linked: Linked) -> tuple[int, int]:
-    """Count the launches of graphs that own device ops, and all."""
+def _graph_launches(linked: Linked) -> tuple[int, int, set[int]]:
+    """Count the launches of graphs that own device ops, and all; and return the devices of these ops."""
     named = fits(GRAPH_LAUNCH, linked.trace.strings)[linked.trace.calls.name]
-    owns = named & marked(len(named), linked.device_call[linked.device_call != NOWHERE])
-    return int(np.count_nonzero(owns)), int(np.count_nonzero(named))
+    ran = np.append(named, False)[linked.device_call]  # the last entry stands for no call
+    owning = len(np.unique(linked.device_call[ran]))
+    return owning, int(np.count_nonzero(named)), {*linked.trace.device.device[ran].tolist()}
 
 
 def _bare_graph_launches(linked: Linked, owning: int, launches: int) -> list[str]:

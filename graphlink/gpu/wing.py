@@ -86,7 +86,7 @@ class _GpuTime(Wing):
         return {
             "idle %": f"{idle_percent(rank):.1f}" if rank.gpu else "",
             "idle because": "".join(
-                f"{cause}{replay_words(rank.gpu[0])}" for cause, _ in idle_causes(rank).most_common(1)
+                f"{cause}{replay_words(*rank.gpu)}" for cause, _ in idle_causes(rank).most_common(1)
             ),
             "comm %": f"{exposed_percent(rank):.1f}" if rank.gpu else "",
         }

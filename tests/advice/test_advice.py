@@ -15,7 +15,7 @@ import graphlink
 from graphlink.advice.advise import advised, change_of
 from graphlink.advice.outputs import Outputs
 from graphlink.advice.records import Advice, AdviceReport
-from graphlink.advice.table import advice_table
+from graphlink.advice.table import advice_table, first_lines
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
@@ -243,6 +243,15 @@ def test_what_has_no_gain_says_why_and_comes_last(tmp_path: Path) -> None:
 def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
     told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=5, path_ns=5, advice=[], notes=[])
     assert advice_table(told, 8)[-1] == "no change was found that would save time"
+
+
+@pytest.mark.parametrize(("pct", "said"), [(0.9, ["saves most"]), (1.0, ["saves most", "do", "check it by"])])
+def test_of_a_small_gain_the_first_screen_says_no_more_than_what_it_is(pct: float, said: list[str]) -> None:
+    small = Advice(
+        kind="memory", what="what", evidence="", todo="this", gain_ns=9, gain_pct=0.1, gain_step_pct=pct, command="that"
+    )
+    told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=9000, path_ns=9000, advice=[small], notes=[])
+    assert [name for name, _ in first_lines(told, "out")[1].rows] == said  # type: ignore[union-attr]
 
 
 def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None:

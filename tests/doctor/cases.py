@@ -38,6 +38,14 @@ def _no_steps(document: Document) -> None:
     ]
 
 
+def _first_step(document: Document) -> None:
+    """Keeps what began in the first step alone, without its mark."""
+    (first, *_) = (event for event in document["traceEvents"] if event["name"].startswith("ProfilerStep"))
+    _no_steps(document)
+    until = first["ts"] + first["dur"]
+    document["traceEvents"] = [event for event in document["traceEvents"] if event.get("ts", 0) < until]
+
+
 def _empty(document: Document) -> None:
     document["traceEvents"] = []
 
@@ -279,7 +287,8 @@ CASES = (
     ),
     Case("Python frames", set(), {"vary": Variation(python_rows=True)}),
     Case("a slow profiler", {"profiler-overhead"}, {"kineto": _overhead}),
-    Case("no steps", {"no-steps"}, {"kineto": _no_steps}),
+    Case("no marks of steps", set(), {"kineto": _no_steps}),
+    Case("no steps", {"no-steps", *NO_ET}, {"kineto": _first_step, "without_et": True}),
     Case("no sync rows", {"no-cuda-sync"}, {"cuda_sync": False}),
     Case("no sync rows on ROCm", {"no-hip-sync"}, {"dialect": "rocm"}),
     Case("half of the sync rows", {"cuda-sync-gaps"}, {"vary": Variation(sync_rows_share=0.5)}),

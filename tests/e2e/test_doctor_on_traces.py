@@ -24,7 +24,7 @@ KNOWN: dict[str, set[str]] = {
     "vgg13-h100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
     "simple-add-a100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
     "mismatched-pair": {"et-of-other-run", "no-cuda-sync", "missing-ranks", "no-shapes"},
-    "partial-et": {"et-partial", "no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
+    "partial-et": {"et-partial", "no-cuda-sync", "matched-by-order", "integer-us"},
     "cuda-sync/alexnet.json.gz": {"no-et", "no-shapes", "integer-us", "no-steps", "no-record-function-ids"},
     "cuda-sync/event_sync.json.gz": {"no-et", "no-shapes", "integer-us", "no-record-function-ids"},
     "nsys/h100_2gpu_1s.sqlite": {

@@ -66,6 +66,22 @@ def test_a_run_most_of_which_has_no_work_says_so() -> None:
     )
 
 
+def test_what_is_not_known_comes_first() -> None:
+    assert said(rank(compute=10, idle_unknown=80, idle_python=10)) == (
+        "What the GPU did in 80.0 % of 100 ms is not known: no work is recorded there, nor why. As recorded, the GPU "
+        "spends 90.0 % of 100 ms idle: the recording does not tell (unknown, 88.9 % of the idle time)."
+    )
+    assert said(rank(compute=10, idle_unknown=40, idle_python=50)).startswith("The GPU spends 90.0 % of 100 ms idle")
+    assert said(rank(compute=97, idle_unknown=3)) == "The GPU spends 97.0 % of 100 ms computing."
+    some, others = rank(compute=10, idle_python=90), rank(1, compute=10, idle_python=90)
+    some.gpu[0].replays, some.steps = (2, 4), [rank(compute=5, idle_python=45), rank(compute=5, idle_python=45)]
+    only = "Only 2 of 4 replays of graphs are recorded: what GPUs ran in the others is not known and counts as idle. "
+    assert said(some, others).startswith(f"{only}As recorded, the 2 GPUs spend 90.0 % of 200 ms, added up, idle")
+    assert said(some).startswith(
+        f"{only}As recorded, in the step after the first, the GPU spends 90.0 % of 50.0 ms idle"
+    )
+
+
 def test_all_gpus_count_together() -> None:
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).startswith(
         "The 3 GPUs spend 83.3 % of 300 ms, added up, computing, and 16.7 % idle: "

@@ -16,8 +16,9 @@ from msgspec import UNSET
 from graphlink.causes import CAUSES as CAUSE_NAMES
 from graphlink.causes import MEANING, NAMES, OF_DEVICES
 from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu.records import StepTime
 from graphlink.gpu.table import gpu_lines
-from graphlink.gpu.time import GpuTime, gpu_time, idle_rows
+from graphlink.gpu.time import GpuTime, gpu_time, idle_rows, iterations
 from graphlink.graph_model import Column, NodeKind
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
@@ -25,6 +26,7 @@ from graphlink.linking.match import match_hosts
 from graphlink.model import Communication, DeviceClocks, DeviceKind, Linked, OverheadRows, SyncKind, Trace
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank
+from graphlink.steps import Steps
 from tests.build import Call, Device, Event, Host, Sync, build_trace
 from tests.depend.programs import linked_of
 from tests.gpu.sums import check_sums
@@ -298,6 +300,32 @@ def test_idle_figures_say_how_many_replays_are_recorded() -> None:
     assert (line, said.partition("; ")[2]) == ("GPU 0", "recorded 1 of 3 replays")
     (gpu,) = replayed((50, 60, 70), (100, 110)).gpu
     assert gpu.replays is UNSET and "recorded" not in gpu_lines(gpu)[0][1]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [(Call("cudaLaunchKernel", 3, 4, 98), [(1, 2), UNSET]), (Call("cudaGraphLaunch", 3, 4, 98), [UNSET, UNSET])],
+)
+def test_replays_are_of_the_one_device_that_ran_graphs(call: Call, told: list[object]) -> None:
+    calls = [call, Call("cudaGraphLaunch", 5, 6, 1), Call("cudaGraphLaunch", 7, 8, 2)]
+    device = [Device("k", 10, 20, 98, device=1), Device("n", 30, 40, 1)]
+    found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 90)], calls=calls, device=device)))
+    assert [gpu.replays for gpu in found.gpu] == told
+    assert found.warnings[0].startswith("1 of ")  # in all
+
+
+@pytest.mark.parametrize(
+    ("took", "slowest"),
+    [((9, 5, 5, 5), None), ((9, 5, 6), 2), ((9, 4, 5, 5), None), ((9, 5, 6, 20, 5), 3), ((9, 5), 1)],
+)
+def test_a_step_is_slowest_where_it_is_longer_than_the_others_beyond_their_spread(
+    took: tuple[int, ...], slowest: int | None
+) -> None:
+    ends = np.cumsum(took)
+    cut = Steps("step", "mark", tuple(map(str, took)), ends - took, ends)
+    times = [StepTime(name="", start_ns=0, end_ns=ns, gpu=[]) for ns in took]
+    told = iterations(cut, times)
+    assert told is not None and (told.slowest, told.why) == (slowest, [])
 
 
 @pytest.mark.parametrize(
