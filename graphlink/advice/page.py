@@ -99,6 +99,7 @@ def gain_words(found: Found) -> Words | None:
     if best is None or best.gain_ns is None or best.gain_pct is None:
         return ["No change of those that were tried would save time.", *long] if once else None
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
+    which = "saves most" if best.gain_ns == max(one.gain_ns or 0 for one in report.advice) else "to change first"
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
@@ -108,7 +109,7 @@ def gain_words(found: Found) -> Words | None:
         " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
     )
     return [
-        f"What saves most{some}: {best.what}. It saves ",
+        f"What {which}{some}: {best.what}. It saves ",
         gain,
         " (",
         share,

@@ -37,8 +37,9 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     """Return the first advice, as it stands below the main fact of a run."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
+    most_ns = max((one.gain_ns or 0 for one in shown), default=0)
     for best in shown[:1]:
-        name = "what to do" if best.gain_ns is None else "saves most"
+        name = "what to do" if best.gain_ns is None else "saves most" if best.gain_ns == most_ns else "saves"
         rows = [
             (name, f"{gain_words(best, ' of the critical path')}{best.what}"),
             ("do", best.todo),

@@ -52,6 +52,9 @@ _GRADIENT: Final = re.compile(r"^autograd::engine::evaluate_function")
 _OF_TRAINING: Final = re.compile(
     r"(?i)optim|zero_grad|backward|dataloader|^autograd::"
 )  # no range of what is done beside it
+_WRITES: Final = re.compile(  # ops that change tensors that are there, not those that fill new ones
+    r"^aten::(?!copy_|fill_|zero_|detach_|resize_|set_|random_|uniform_|normal_)\w*[a-z0-9]_$"
+)
 _MOST_RANGES: Final = 3
 _OTHER: Final = 1.5  # times as long: kernels that are so different that not both can be equal
 
@@ -104,7 +107,8 @@ def aside(run: Outputs) -> Iterator[Candidate]:
 
 def ranges_aside(selection: Selection) -> list[tuple[str, Bool]]:
     """Return the outermost ranges that are always behind the last gradient of their step, with the nodes inside: the
-    few that take longest. Linear in nodes, and in different paths."""
+    few that take longest. What changes tensors in each step is none: it clips gradients, or updates weights. Linear in
+    nodes, and in different paths."""
     work, (of_node, paths) = selection.work, selection.paths
     behind, gradient = np.zeros(len(work), np.bool_), names_found(work, _GRADIENT) & (work.column("host") != 0)
     for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
@@ -121,10 +125,15 @@ def ranges_aside(selection: Selection) -> list[tuple[str, Bool]]:
     usual = [name for name in within if OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name) or name in other]
     within |= dict.fromkeys(usual, False)
     outermost = ["" if any(map(_OF_TRAINING.search, names)) else next(filter(within.get, names), "") for names in paths]
-    ranges = [*dict.fromkeys(outermost)]
-    of_range = np.array([ranges.index(name) for name in outermost], np.int64)[of_node]
+    changing = {name for name, names in zip(outermost, paths, strict=True) if any(map(_WRITES.search, names))}
+    place = {name: k for k, name in enumerate(dict.fromkeys(outermost))}
+    ranges, of_range = [*place], np.array([place[name] for name in outermost], np.int64)[of_node]
+    parts = [np.unique(selection.step[low:high] * len(ranges) + of_range[low:high]) for low, high in work.bounds]
+    steps = np.bincount(np.concatenate(parts) % len(ranges), minlength=len(ranges))
+    seldom = steps < sum(map(len, selection.marks))
     spent_ns = sums(len(ranges), of_range, work.cost_ns)
-    longest = [k for k in np.argsort(-spent_ns, kind="stable").tolist() if ranges[k]]
+    order = np.argsort(-spent_ns, kind="stable").tolist()
+    longest = [k for k in order if ranges[k] and (seldom[k] or ranges[k] not in changing)]
     return [(ranges[k], np.asarray(of_range == k)) for k in longest[:_MOST_RANGES]]
 
 

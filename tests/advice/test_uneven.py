@@ -35,14 +35,23 @@ def test_kernels_of_one_length_tell_neither() -> None:
 
 
 def test_what_runs_behind_the_last_gradient_is_beside_the_training() -> None:
-    """A log in each step and an evaluation in every second one; not the forward pass, the optimizer, or a range around
-    all of it."""
+    """A log in each step and an evaluation in every second one; not the forward pass, the optimizer, what clips
+    gradients in each step, or a range around all of it."""
     step = ["train", "forward", "aten::mm", "autograd::engine::evaluate_function: X"]
-    step += ["Optimizer.step#SGD.step", "aten::add_", "log", "aten::item", "evaluate", "aten::mm"]
-    inside = [0, 1, 2, 1, 1, 5, 1, 7, 1, 9]  # which of a step, 0 its mark
+    step += [
+        "clip",
+        "aten::mul_",
+        "Optimizer.step#SGD.step",
+        "aten::add_",
+        "log",
+        "aten::item",
+        "evaluate",
+        "aten::relu_",
+    ]
+    inside = [0, 1, 2, 1, 1, 5, 1, 7, 1, 9, 1, 11]  # which of a step, 0 its mark
     nodes, callers = list[N](), list[int]()
     for k in range(6):
-        first, names = len(nodes), [f"ProfilerStep#{k}", *step[: None if k % 2 else 8]]
+        first, names = len(nodes), [f"ProfilerStep#{k}", *step[: None if k % 2 else 10]]
         for place, name in enumerate(names):
             deps = ((len(nodes) - 1, EdgeKind.HOST),) if nodes else ()
             us = 90 if not place else 5 if name == "evaluate" else 1
