@@ -6,7 +6,7 @@ from typing import Final
 
 from graphlink.advice.kinds import HALVED
 from graphlink.advice.records import LEAST_PCT, Advice
-from graphlink.advice.table import advice_rows
+from graphlink.advice.table import advice_rows, saves_most
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Figure, Part, Proposal, Proposals, Section, Segment, Sentence, Words
 from graphlink.page.words import time_figure
@@ -99,7 +99,7 @@ def gain_words(found: Found) -> Words | None:
     if best is None or best.gain_ns is None or best.gain_pct is None:
         return ["No change of those that were tried would save time.", *long] if once else None
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
-    which = "saves most" if best.gain_ns == max(one.gain_ns or 0 for one in report.advice) else "to change first"
+    which = "saves most" if saves_most(best, report.advice) else "to change first"
     k = report.advice.index(best)
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")

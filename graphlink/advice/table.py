@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
 from graphlink.records import Table, counted, ms
@@ -37,9 +38,8 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     """Return the first advice, as it stands below the main fact of a run."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
-    most_ns = max((one.gain_ns or 0 for one in shown), default=0)
     for best in shown[:1]:
-        name = "what to do" if best.gain_ns is None else "saves most" if best.gain_ns == most_ns else "saves"
+        name = "what to do" if best.gain_ns is None else "saves most" if saves_most(best, shown) else "saves"
         rows = [
             (name, f"{gain_words(best, ' of the critical path')}{best.what}"),
             ("do", best.todo),
@@ -52,6 +52,12 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     if len(shown) > 1:
         rows.append(("then", f"{counted(len(shown) - 1, 'more change')}: graphlink advice {shlex.quote(folder)}"))
     return ["", Table([row for row in rows if row[1]])]
+
+
+def saves_most(advice: Advice, among: Sequence[Advice]) -> bool:
+    """Tell whether none of others saves more of a step that counts, where that is known, else of the run."""
+    shares = [one.gain_pct or 0.0 if one.gain_step_pct is None else one.gain_step_pct for one in (advice, *among)]
+    return shares[0] >= max(shares)
 
 
 def gain_words(advice: Advice, of_path: str = "") -> str:

@@ -95,7 +95,7 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
     device, calls = trace.device, trace.calls
     several = np.bincount(call + 1, minlength=len(calls.start_ns) + 1)[call + 1] > 1
     row = own[(call[own] != NOWHERE) & ~several[own]]
-    row = row[(_brief(trace) & ~_behind_waits(trace, call))[call[row]]]
+    row = row[(_brief(trace) & ~_behind_waits(trace, call))[call[row]] & ~_waited_for(trace, call)[row]]
     by = call[row]
     lag_ns = device.start_ns[row] - calls.start_ns[by]
     worked_ns = spread(len(call), own[1:], np.maximum.accumulate(device.end_ns[own])[:-1], _NEVER)
@@ -150,6 +150,14 @@ def _brief(trace: Trace) -> Bool:
     if len(names):
         median_ns[names] = took_ns[order][first + count // 2]
     return took_ns <= 4 * median_ns[calls.name]
+
+
+def _waited_for(trace: Trace, call: I32) -> Bool:
+    """Mark the copies whose call waits for them, and so ends behind them: those that are not asynchronous, those of
+    pageable memory."""
+    role = np.append(roles(trace.calls, trace.strings), Role.OTHER)[call]  # the last for rows without a call
+    pageable = containing(trace.strings, "Pageable")[trace.device.name]
+    return np.asarray((role == Role.COPY) | (pageable & (role == Role.COPY_ASYNC)))
 
 
 def _behind_waits(trace: Trace, call: I32) -> Bool:
@@ -212,9 +220,8 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         (syncs.device[whole], None, row_call[whole], row_call[whole]),
         (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
-    to_host, pageable = (containing(trace.strings, word)[device.name] for word in ("DtoH", "Pageable"))
-    staged = pageable & (role[call] == Role.COPY_ASYNC)
-    copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
+    to_host, copies = containing(trace.strings, "DtoH")[device.name], _waited_for(trace, call)
+    copied, staged = np.flatnonzero(copies), copies & (role[call] == Role.COPY_ASYNC)
     pairs = [
         (copied, call[copied].astype(np.int64)),
         *(last_of(trace, call, launched, *what) for what in asked),
