@@ -143,7 +143,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     pattern = _telling(named, other)
     types = rest = ""
     if type_ns:
-        types = f"; {ms(type_ns)} ms of all such ops have inputs that tensor cores do not take (float32 without TF32)"
+        types = f"; at least {ms(type_ns)} ms of them have inputs that tensor cores do not take (float32 without TF32)"
     if unused_ns > ns:
         rest = (
             f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
@@ -155,8 +155,8 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             what="matrix products and convolutions without tensor cores",
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
             f"ms{rest}{types}",
-            todo="bf16 or fp16 by torch.autocast, TF32 (torch.set_float32_matmul_precision('high')), sizes that are "
-            "multiples of 8",
+            todo="fp16 by torch.autocast, or from Ampere on bf16 or TF32 (torch.set_float32_matmul_precision('high')); "
+            "sizes that are multiples of 8",
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",
         ),

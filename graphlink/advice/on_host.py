@@ -209,7 +209,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
-            f", most in {in_function(at)}: {ms(took)} ms"
+            f", most in {in_function(at)}: {ms(min(took, ns or took))} ms"
             for at, took in waiting_lines(run.operations, op).most_common(1)
         )
         whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
@@ -221,7 +221,8 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
                 evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
                 todo=todo,
-                supposed="if the host did not wait there",
+                supposed="if the host did not wait there"
+                + ("" if on_device[op] else ", the most that it can be, as what comes is needed"),
             ),
             _without(run.work, op),
         )
