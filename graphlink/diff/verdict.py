@@ -33,7 +33,7 @@ def verdict(before: RunFacts, after: RunFacts, basis: Basis, *, compare: bool = 
     change_pct = 100 * (means[1] / means[0] - 1) if means[0] else 0.0
     answer, why = _answer(basis, found, change_pct, margin, identical)
     if not (compare or identical):
-        answer, why = "do not compare", f"too little of them is alike: the score is below {LEAST}"
+        answer, why = "do not compare", f"too little of them is equal: the score is below {LEAST}"
     return Verdict(
         answer=answer,
         identical=identical,

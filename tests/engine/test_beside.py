@@ -100,7 +100,7 @@ def test_tasks_are_done_side_by_side_in_their_order(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "workers", lambda estimates_bytes, jobs: 3)
     done = side_by_side(lambda task: (task * task, os.getpid()), range(8), [1] * 8)
     assert [square for square, _ in done] == [task * task for task in range(8)]
-    assert len({process for _, process in done}) == 3
+    assert len({process for _, process in done}) == (3 if module.may_fork([1] * 8, None) else 1)
     assert side_by_side(str, [], []) == []
 
 
