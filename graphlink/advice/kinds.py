@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
-from graphlink.advice.uneven import aside, pauses, stragglers, uneven
+from graphlink.advice.uneven import CLOCKS, aside, pauses, stragglers, uneven
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
@@ -37,8 +38,12 @@ _POINTWISE: Final = re.compile(
 
 def candidates(run: Outputs) -> Iterator[Candidate]:
     """Yield what may be worth a change, whatever it gains. Linear in nodes, but n log n in synchronisation edges."""
-    for kind in _KINDS:
-        yield from kind(run)
+    machines = [rank.machine for rank in ranks_of(run) if rank.machine is not UNSET]
+    of_amd = any(one.system.hip or any(name.startswith("AMD") for name in one.gpus) for one in machines)
+    for one in (one for kind in _KINDS for one in kind(run)):
+        todo = one.advice.todo
+        todo = todo.replace(CLOCKS, "rocm-smi").replace("nvidia-smi", "rocm-smi") if of_amd else todo
+        yield one._replace(advice=msgspec.structs.replace(one.advice, todo=todo))
 
 
 def _exposed(run: Outputs) -> Iterator[Candidate]:

@@ -28,6 +28,7 @@ LESS_PYTHON: Final = (
     "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
     "shows where it is, and with stacks=True in graphlink.capture in which lines"
 )
+CLOCKS: Final = "nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi"
 OUTSIDE: Final = "outside"  # a cause of advice: what is no part of the run, and disturbs all that was measured
 SLOWER: Final = "the same kernels take longer in some steps"
 HEAVY: Final = "heavy op"  # a cause of advice, with its name
@@ -216,13 +217,13 @@ def why_uneven(own_ns: I64, quick_ns: I64) -> tuple[str, str, str]:
             continue
         some = f"{counted(int(equal.sum()), 'kernel')} of {ms(int(ends_ns[0]))} to {ms(int(ends_ns[1]))} ms each take"
         if least:
-            todo = "the GPU lowers its clock for power or heat: nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi"
+            todo = f"the GPU lowers its clock for power or heat: {CLOCKS}"
             return "the clock of the GPU is lower in some steps", f"{some} {usual:.2f} times as long", todo
         todo = "end the other process (nvidia-smi shows it), or record again when the GPU is free"
         return "another process takes turns on the GPU", f"{some} {ms(round(usual))} ms longer, one of its turns", todo
     todo = (
-        "look for another process on the GPU and for clocks that go down for power or heat (nvidia-smi -q -d "
-        "PERFORMANCE, graphlink --nvidia-smi); other sizes in some steps take longer, too"
+        f"look for another process on the GPU and for clocks that go down for power or heat ({CLOCKS}); other sizes in "
+        "some steps take longer, too"
     )
     return SLOWER, f"{np.median(factor):.1f} times as long", todo
 

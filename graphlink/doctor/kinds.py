@@ -56,6 +56,9 @@ ENOUGH: Final = 100_000  # events of a kind, that hold some steps of any run
 ENOUGH_RINGS: Final = " ".join(f"NCCL_PROFILE_{pool}_POOL_SIZE={ENOUGH}" for pool in POOLS)
 WANTED_MASK: Final = 95  # group, collective, P2P, proxy op, proxy step, kernel channel
 _MASK: Final = f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"
+LOOK: Final = (
+    "look with {} whether another process uses the GPU, and record without it (graphlink idle OUT shows where)"
+)
 INSPECTOR_BYTES: Final = 8192  # messages below are left out by default
 
 # fmt: off
@@ -214,9 +217,7 @@ _ALL: Final = (
                                 "why",
          "that time is device delays in the graph, which shrink with nothing but --scale delay; their gain says how "
          "much depends on them",
-         "cuda_sync rows, if there are none: they name what a stream waited for; else look with nvidia-smi whether "
-         "another process uses "
-         "the GPU, and record without it (graphlink idle OUT shows where)"),
+         "cuda_sync rows, if there are none: they name what a stream waited for; else " + LOOK.format("nvidia-smi")),
     # Communication, and of which rank a recording is
     Kind("comm-unknown", "lost", "parameters or group of {unknown} of {comms} communication ops are unknown",
          "they are COMP_NODEs whose time counts as communication: no size, no group, and ranks do not meet in them",

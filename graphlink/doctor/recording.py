@@ -11,6 +11,7 @@ import numpy as np
 
 from graphlink.depend.build import Built, FoundWaits
 from graphlink.depend.hostcomm import WAIT_RANGE
+from graphlink.doctor.kinds import LOOK
 from graphlink.doctor.records import Finding, if_any
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import SYNCS, Role
@@ -270,8 +271,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     }
     share = share_of(took_ns, until_ns - from_ns)
     if not len(syncs.kind):
-        hip = any(linked.trace.strings[k].startswith("hip") for k in np.unique(linked.trace.calls.name).tolist())
-        kind = "nsys-no-sync" if nsys else "no-hip-sync" if hip else "no-cuda-sync"
+        kind = "nsys-no-sync" if nsys else "no-hip-sync" if _of_hip(trace) else "no-cuda-sync"
         yield Finding(kind, share, figures, parts=_names(linked, blocking))
         return
     yield from if_any(
@@ -314,7 +314,13 @@ def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
     ns = graph.duration_ns[delay[first[row] & (linked.device_call[row] != NOWHERE)]]  # they do not overlap
     share = share_of(int(ns.sum()), int(graph.end_ns.max(initial=0)))
     if share > 1 - EXPLAINED_SHARE:
-        yield Finding("late-starts", share, {"delays": len(ns), "late_ns": int(ns.sum())})
+        record = LOOK.format("rocm-smi") if _of_hip(linked.trace) else ""
+        yield Finding("late-starts", share, {"delays": len(ns), "late_ns": int(ns.sum())}, record=record)
+
+
+def _of_hip(trace: Trace) -> bool:
+    """Tell whether API calls are those of ROCm."""
+    return any(trace.strings[k].startswith("hip") for k in np.unique(trace.calls.name).tolist())
 
 
 def _names(linked: Linked, which: Bool) -> dict[str, int]:

@@ -265,8 +265,8 @@ def late_lines(late: LateStarts) -> list[str]:
         f"  {late.alike:,} of {counted(late.count, 'late start')} end idle time of {ms(late.gap_ns)} ms (within 5 %): "
         f"{ms(late.late_ns + late.other_ns)} ms in all, {ms(late.other_ns)} ms of it before the launch calls had "
         "returned.",
-        "  Ops begin as regularly on a GPU that another process shares in time slices: look with nvidia-smi, record "
-        "without that process.",
+        "  Ops begin as regularly on a GPU that another process shares in time slices: look with nvidia-smi or "
+        "rocm-smi, record without that process.",
     ]
 
 

@@ -245,6 +245,14 @@ def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
     assert advice_table(told, 8)[-1] == "no change was found that would save time"
 
 
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the public traces")
+def test_of_rocm_nothing_is_to_do_with_tools_of_cuda(tmp_path: Path) -> None:
+    recording = TRACES / "rocm" / "mi300_resnet_rank0of8.json.gz"
+    folder = graphlink.link(recording, out=tmp_path / "out", options=graphlink.Options(timeline="none"))
+    todo = {one.kind: one.todo for one in folder.advice().advice}
+    assert "rocm-smi" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
+
+
 @pytest.mark.parametrize(("pct", "said"), [(0.9, ["saves most"]), (1.0, ["saves most", "do", "check it by"])])
 def test_of_a_small_gain_the_first_screen_says_no_more_than_what_it_is(pct: float, said: list[str]) -> None:
     small = Advice(

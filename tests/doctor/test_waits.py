@@ -96,15 +96,19 @@ def late(calls_late_us: int) -> list[dict[str, object]]:
     return rows
 
 
-@pytest.mark.parametrize(("late_us", "told"), [(500, True), (40, False)])
+@pytest.mark.parametrize(("late_us", "api", "told"), [(500, "cuda", True), (500, "hip", True), (40, "cuda", False)])
 def test_late_starts_that_nothing_explains_are_told_where_they_take_time(
-    late_us: int, told: bool, tmp_path: Path
+    late_us: int, api: str, told: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": late(late_us)}))
+    (tmp_path / "kineto_0.json").write_text(
+        json.dumps({"traceEvents": late(late_us)}).replace("cudaLaunch", f"{api}Launch")
+    )
     found = diagnosed(tmp_path)
     assert ("late-starts" in found) == told
     if told:
-        figures = found["late-starts"].figures
+        figures, record = found["late-starts"].figures, found["late-starts"].record
+        words = ["cuda_sync", "nvidia-smi", "rocm-smi"]
+        assert [word in record for word in words] == ([False, False, True] if api == "hip" else [True, True, False])
         assert figures["delays"] == 1 and abs(figures["late_ns"] - late_us * 1_000) <= 5_000
 
 
