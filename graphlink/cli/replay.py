@@ -379,7 +379,7 @@ def _gains(report: Report, what: str) -> list[str | Table]:
         head += f": {_answer(report.what_if[0])}"
     return [
         head,
-        Table(rows, ("", "before", "after", "gain"), "<>>>>"),
+        Table(rows, ("", "before", "after", "gain", "of path" if len(report.runs[0].ranks) > 1 else ""), "<>>>>"),
         *(f"  {d}" for d in _done(report)),
         *_sure(report),
     ]
