@@ -155,7 +155,9 @@ def _of_others(ranks: Sequence[Any], run: Any, most: str) -> Words:
     if spent["idle_ns"] / (spent.total() or 1) > whole["idle_ns"] / (whole.total() or 1) + _APART:
         words += [f" Rank {rank.rank} is idle most: ", _share_of(spent["idle_ns"], spent.total(), "idle"), "."]
     rank, spent = busy
-    if most != comm and max(SPENT, key=spent.__getitem__) == comm:
+    apart_ns = sum(meeting.skew_ns for meeting in run.set_apart) if run is not None else 0  # that counts in no headline
+    sure = spent - Counter({comm: apart_ns})
+    if most != comm and max(SPENT, key=sure.__getitem__) == comm:
         words += [f" Rank {rank.rank} spends ", *_share(spent, comm), " ", SPENT[comm][0]]
         words += [*_why_waiting([rank], run), "."]
     return words

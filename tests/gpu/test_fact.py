@@ -31,10 +31,11 @@ def said(*ranks: Any, run: Any = None) -> str:
     return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
-def waited(late: int, **waits: int) -> Any:
+def waited(late: int, apart: int = 0, **waits: int) -> Any:
     evidence = f"rank {late} arrived last in 11 of 11 collectives (by chance: 50 %), usually by 2.000 ms"
     of_ranks = [SimpleNamespace(rank=int(name[1:]), wait_ns=ms * 10**6) for name, ms in waits.items()]
-    return SimpleNamespace(waits=of_ranks, straggler=SimpleNamespace(rank=late, evidence=evidence))
+    set_apart = [SimpleNamespace(skew_ns=apart * 10**6)] * (apart > 0)
+    return SimpleNamespace(waits=of_ranks, straggler=SimpleNamespace(rank=late, evidence=evidence), set_apart=set_apart)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
     waits = ": mostly waiting for rank 0, which arrived last in 11 of 11 collectives."
     assert said(late, early, run=waited(0, r0=0, r1=70)).endswith(words + waits)
     assert said(late, early, run=waited(0, r0=0, r1=30)).endswith(f"{words}.")
+    assert "Rank 1" not in said(late, early, run=waited(0, apart=70, r0=0, r1=0)), "what is set apart is no main fact"
     assert said(early, rank(2, comm=90, compute=10), run=waited(0, r1=70, r2=80)).endswith(waits)
 
 
