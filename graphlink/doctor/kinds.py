@@ -37,11 +37,9 @@ _DEVICE_SIDE: Final = (
     "fewer steps, if buffers were dropped"
 )
 _COST: Final = (
-    "{inferred} waits in the graph are inferred from when things ended; {explained} of {calls} synchronisation calls "
-    "are explained so; "
-    "{unexplained} calls blocked {unexplained_ms} ms for something unknown; {waits} event waits show by the order of "
-    "calls around "
-    "communication, else only where an op started late"
+    "{inferred:wait} in the graph, inferred from when things ended; {explained} of {calls:synchronisation call} "
+    "explained so; {unexplained:call} blocked {unexplained_ms} ms for something unknown; {waits:event wait}, seen by "
+    "the order of calls around communication, else only where an op started late"
 )
 _OBSERVER: Final = "profile(..., execution_trace_observer=ExecutionTraceObserver().register_callback('et_0.json'))"
 _BOTH: Final = "the execution trace and the Kineto trace of one profile(): " + _OBSERVER
@@ -75,7 +73,7 @@ _ALL: Final = (
     Kind("host-only", "note", "no device ops and no API calls: {rows} host ops",
          "the graph holds the host alone, which is right for a run on the CPU",
          "nothing, if it ran on the CPU; of a run on a GPU: " + _ACTIVITIES),
-    Kind("launches-without-ops", "lost", "{calls} launch calls have no device op",
+    Kind("launches-without-ops", "lost", "{calls:launch call} without a device op",
          "what they launched is not in the graph: device time is missing, and waits for it stay host time; right for "
          "calls captured into "
          "a graph, and at the end of a cut recording", _DEVICE_SIDE),
@@ -108,7 +106,7 @@ _ALL: Final = (
          "with each row of the device args.device and args.stream, or a process labelled as a device (process_labels) "
          "and a thread a "
          "stream"),
-    Kind("repeated-calls", "inferred", "{rows} API calls repeat the correlation id of an earlier one",
+    Kind("repeated-calls", "inferred", "{rows:API call} with the correlation id of an earlier one",
          "device ops go to the one that flow or External id tells, else to the last that began before",
          "one recording a file: several were joined in this one"),
     Kind("calls-without-id", "inferred", "{rows} device ops have no correlation id",
@@ -119,7 +117,7 @@ _ALL: Final = (
          "they go to the call that flow and External id agree on, else to that of the correlation id, whose launch "
          "edge may be wrong",
          "the file as the profiler wrote it; record again"),
-    Kind("rows-twice", "inferred", "{rows} rows are there twice", "they count once",
+    Kind("rows-twice", "inferred", "{rows:row} there twice", "they count once",
          "the file as the profiler wrote it: parts of it were joined twice"),
     Kind("merged-ranks", "inferred", "the recordings of {rows} ranks are merged into one file",
          "marks of processes, else the order in the file, say which rows are of one rank; its host and number "
@@ -176,7 +174,7 @@ _ALL: Final = (
          "without work still are (kineto issue 904)"),
     Kind("no-event-records", "inferred", "none of {rows} rows of event waits names the cudaEventRecord that was waited "
                                          "for",
-         "no event edges come of them; {inferred} waits in the graph are inferred from when things ended",
+         "no event edges come of them; {inferred:wait} in the graph, inferred from when things ended",
          "a PyTorch built for CUDA 12.8 or older, or with kineto pull request 1552: since CUDA 12.9 Kineto does not "
          "see event records "
          "(before September 2023 it did not write them)"),
@@ -186,7 +184,7 @@ _ALL: Final = (
          "torch.cuda.synchronize() before the first recorded step, so that nothing waits for a record before "
          "it", by_capture=True),
     Kind("nsys-no-event-records", "inferred", "{unnamed} of {rows} rows of event waits belong to no recorded event",
-         "no event edges come of them; {inferred} waits in the graph are inferred from when things ended",
+         "no event edges come of them; {inferred:wait} in the graph, inferred from when things ended",
          "nsys profile --trace=cuda --cuda-event-trace=true, exported whole: a window cut out of an export loses its "
          "events"),
     Kind("cuda-sync-without-calls", "lost", "{lone} of {rows} cuda_sync rows have no API "
@@ -213,7 +211,7 @@ _ALL: Final = (
          "these threads waited "
          "for may gain more than is told; device ops begin {streams_ms} ms late",
          "what the other findings say of each piece"),
-    Kind("late-starts", "note", "device ops began late {delays} times, {late_ms} ms in all, and nothing recorded says "
+    Kind("late-starts", "note", "device ops began late {delays:time}, {late_ms} ms in all, and nothing recorded says "
                                 "why",
          "that time is device delays in the graph, which shrink with nothing but --scale delay; their gain says how "
          "much depends on them",

@@ -15,11 +15,12 @@ from typing import Final, get_args
 import msgspec
 
 from graphlink.doctor.kinds import KINDS, Level
+from graphlink.records import counted
 from graphlink.tables import grouped
 from graphlink.version import __version__
 
 _CLAUSE: Final = "; "
-_FIGURE: Final = re.compile(r"\{(\w+)\}")
+_FIGURE: Final = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,14 @@ def _kept(text: str, figures: Mapping[str, int]) -> str:
     return _filled(_CLAUSE.join(kept), figures)
 
 
+class _Count(int):
+    """A count in a text: ``{rows}``, or with what is counted, ``{rows:API call}``: ``1 API call``, ``2 API calls``."""
+
+    def __format__(self, word: str) -> str:
+        return counted(int(self), word) if word else f"{int(self):,}"
+
+
 def _filled(text: str, figures: Mapping[str, int]) -> str:
-    shown = {name: f"{value:,}" for name, value in figures.items()}
+    shown: dict[str, _Count | str] = {name: _Count(value) for name, value in figures.items()}
     shown |= {f"{name[:-3]}_ms": f"{value / 1e6:,.3f}" for name, value in figures.items() if name.endswith("_ns")}
     return text.format_map(shown)

@@ -16,7 +16,7 @@ from graphlink.cli.out import tell
 from graphlink.doctor.kinds import ENOUGH, INSPECTOR_BYTES, POOLS
 from graphlink.doctor.records import Finding
 from graphlink.errors import UsageError
-from graphlink.records import Table, first_few
+from graphlink.records import Table, counted, first_few
 
 if TYPE_CHECKING:
     from graphlink.doctor.records import Diagnosis, Told
@@ -97,7 +97,10 @@ def text(found: Diagnosis) -> list[str | Table]:
     if not findings:
         return [f"{head}nothing is missing"]
     counts = Counter(finding.level for finding in findings)
-    lines = [head + ", ".join(f"{count} {level}" for level, count in counts.items())]
+    lines = [
+        head
+        + ", ".join(counted(count, level) if level == "note" else f"{count} {level}" for level, count in counts.items())
+    ]
     return [*lines, *(line for finding in findings for line in _block(finding, ranks))]
 
 

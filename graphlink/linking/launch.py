@@ -18,6 +18,7 @@ from graphlink.linking.nest import innermost, last_started, nest, with_late_ends
 from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.patterns import LAUNCH, fits
+from graphlink.records import counted
 from graphlink.tables import lookup
 
 NO_CORRELATION = "no correlation id"
@@ -56,9 +57,9 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     if lost:
         which = ", ".join(f"{count:,} x {name}" for name, count in lost.items())
         warnings.append(
-            f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph "
-            "(the device was not "
-            "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
+            f"{counted(sum(lost.values()), 'launch call')} without a device op ({which}): what they launched is not in "
+            "the graph (the device was not recorded, rows were lost, it ran after the recording, or was captured into "
+            "a graph)"
         )
     if (unsure := without_clock(trace)).any():
         waited_us = int((trace.calls.end_ns - trace.calls.start_ns)[unsure].sum()) / 1000

@@ -12,16 +12,23 @@ import numpy as np
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
+from graphlink.records import counted
 from graphlink.steps import step_marks
 from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take
 
 MARKS_NS: Final = 1_000  # marks of steps overlap by less: they are taken by Python, one after the other
 _SAID: Final = {
-    "rows-twice": "rows are there twice, and count once",
-    "calls-twice": "API calls lie inside a call with their correlation id, as if recorded twice: they are that call",
-    "repeated-calls": "API calls repeat the correlation id of an earlier call; device ops go to the one that flow or "
-    "External id tells, else to the last that began before",
-    "steps-overlap": "marks of steps run into the next one by up to 1 us: they end where it begins",
+    "rows-twice": ("row", " there twice: counted once"),
+    "calls-twice": (
+        "API call",
+        " inside a call with the same correlation id, as if recorded twice: the outer one counts",
+    ),
+    "repeated-calls": (
+        "API call",
+        " with the correlation id of an earlier call: device ops go to the one that flow or "
+        "External id tells, else to the last that began before",
+    ),
+    "steps-overlap": ("mark", " of steps running into the next one by up to 1 us: cut where that begins"),
 }
 _OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
 _OF_CALLS: Final = ("end_ns", "tid", "name", "correlation")
@@ -60,7 +67,7 @@ def tidy(trace: Trace) -> Trace:
     mended["steps-overlap"] = int(short.sum())
     mended["repeated-calls"] += trace.mended.get("repeated-calls", 0)
     found = {kind: int(count) for kind, count in mended.items() if count}
-    told = [f"{count:,} {_SAID[kind]}" for kind, count in found.items() if kind in _SAID]
+    told = [f"{counted(count, _SAID[kind][0])}{_SAID[kind][1]}" for kind, count in found.items() if kind in _SAID]
     return replace(trace, mended={**trace.mended, **found}, warnings=(*trace.warnings, *told, *said))
 
 

@@ -90,6 +90,9 @@ def test_findings_of_ranks_add_up_and_the_worst_comes_first() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_what_is_zero_costs_nothing() -> None:
+def test_what_is_zero_costs_nothing_and_what_is_one_has_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
     assert merged([finding("a", n=0, m=5, t_ns=2_000_000)])[0].costs == "2.000 ms of them"
+    monkeypatch.setitem(KINDS, "b", Kind("b", "lost", "{n:API call}", "{n:wait}; {m:call}", "y"))
+    found = [merged([finding("b", n=n, m=0)])[0] for n in (1, 2_000)]
+    assert [(one.lacks, one.costs) for one in found] == [("1 API call", "1 wait"), ("2,000 API calls", "2,000 waits")]
     assert merged([finding("a", n=0, m=5, t_ns=0)])[0].costs == "nothing in this recording"

@@ -123,7 +123,7 @@ def test_launches_without_a_device_op_are_named() -> None:
     ]
     trace = build_trace([Host("aten::add", 0, 100)], calls, device=[Device("k", 15, 18, 1)])
     assert launches_without_ops(trace) == {"cudaLaunchKernel": 1}
-    assert any("1 launch calls have no device op (1 x cudaLaunchKernel)" in text for text in linked(trace).warnings)
+    assert any("1 launch call without a device op (1 x cudaLaunchKernel)" in text for text in linked(trace).warnings)
 
 
 def test_a_launch_may_be_that_of_a_device_op_without_correlation() -> None:

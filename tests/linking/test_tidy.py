@@ -34,7 +34,7 @@ def test_rows_that_are_there_twice_count_once() -> None:
     )
     assert [len(rows.start_ns) for rows in (trace.host, trace.calls, trace.device)] == [2, 1, 3]
     assert trace.mended["rows-twice"] == 3
-    assert any("3 rows are there twice" in text for text in trace.warnings)
+    assert any("3 rows there twice" in text for text in trace.warnings)
 
 
 def test_rows_that_rounding_made_equal_stay() -> None:
