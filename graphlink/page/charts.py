@@ -3,6 +3,7 @@
 Text is any text: what does not print is spelled out, nothing is read as markup.
 
 Sizes are px of a chart ``WIDE`` px wide; every chart has a legend or a scale in view, and its sentence as description.
+In a page the legend stands above its chart, as text that wraps.
 One look stands for a thing wherever it is drawn, on light and dark pages and on paper. Busy time is solid, idle time
 hatched. Causes that ``pipeline.svg`` has too look as there. No two looks share both pattern and lightness, so that they
 are told apart without colours. Hues are after Okabe and Ito.
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 from graphlink.hatches import FONT, HATCHES, Hatch, pattern, round_step, xml
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
-from graphlink.records import percent, shortened, time
+from graphlink.records import percent, plain, shortened, time
 
 
 class Look(NamedTuple):
@@ -100,7 +101,8 @@ def fills(keys: Iterable[str]) -> str:
 
 
 WIDE: Final = 960
-_LETTER: Final = 7.2  # px, at 12 px; a bit more than most fonts take
+_LETTER, _BROAD = 7.7, 12.2  # px, at 12 px; a bit more than wide fonts take
+_SMALL: Final = 11 / 12  # of a letter at 12 px
 _BAR, _PITCH = 20, 28
 _LANE: Final = 26
 _PITCHES: Final = ((1, 2 * _LANE), (16, _LANE))  # px of a lane of a strip of so many; of more it is half as high
@@ -126,7 +128,7 @@ STYLE: Final = (
 
 def svg(chart: Chart, *, alone: bool = False) -> str:
     """Draw a chart. ``alone``: as a file of its own, with title, colours and patterns, on white."""
-    body, high, keys, wide = _drawn(chart)
+    body, high, keys, wide = _drawn(chart, alone=alone)
     top = 34 if alone else 0
     title = (
         f'<title id="{chart.name}-t">{xml(chart.title)}</title><desc id="{chart.name}-d">{xml(chart.says, 1000)}</desc>'
@@ -157,23 +159,29 @@ def _known(key: str) -> str:
     return key if key in LOOKS else "unknown"
 
 
-def _drawn(chart: Chart) -> tuple[str, float, list[str], int]:
+def legend_of(chart: Chart) -> list[tuple[str, str]]:
+    """Return look and words of each entry of the legend of a chart, none where labels or a scale tell."""
+    keys = keys_of(chart)
+    labelled = isinstance(chart, Bars) and all(len(bar.segments) <= 1 for bar in chart.bars)
+    return [(key, LOOKS[key].words) for key in keys] if len(keys) > 1 and not labelled else []
+
+
+def _drawn(chart: Chart, *, alone: bool) -> tuple[str, float, list[str], int]:
     keys = keys_of(chart)
     if isinstance(chart, Dots):
         return *_dots(chart), keys, WIDE
     if isinstance(chart, Heat):
         return *_heat(chart), keys, max(WIDE, _heat_left(chart) + 3 * len(chart.columns) + 20)
-    labelled = isinstance(chart, Bars) and all(len(bar.segments) <= 1 for bar in chart.bars)
-    legend, top = _legend(keys) if len(keys) > 1 and not labelled else ("", 4.0)
+    entries = legend_of(chart) if alone else []
+    legend, top = _legend(entries) if entries else ("", 4.0)
     body, high = _bars(chart, top) if isinstance(chart, Bars) else _strip(chart, top)
     return legend + body, high, keys, WIDE
 
 
-def _legend(keys: Sequence[str]) -> tuple[str, float]:
+def _legend(entries: Iterable[tuple[str, str]]) -> tuple[str, float]:
     out, x, y = [], 0.0, 0.0
-    for key in keys:
-        text = LOOKS[key].words
-        wide = 34 + len(text) * _LETTER
+    for key, text in entries:
+        wide = 34 + _text_wide(text)
         if x and x + wide > WIDE:
             x, y = 0.0, y + 20
         out.append(f'<rect class="k-{key}" x="{x + 0.5:g}" y="{y + 2.5:g}" width="16" height="12"/>')
@@ -187,14 +195,19 @@ def _amount(value: float, unit: str) -> str:
     return time(value) if unit == "ns" else percent(value, 1)
 
 
+def _text_wide(text: str) -> float:
+    """Return px that a text takes at most, at 12 px."""
+    return sum(_BROAD if c in "mwMW%@" or not c.isascii() else 9.5 if c.isupper() else _LETTER for c in text)
+
+
 def _shortened(text: str) -> str:
-    return shortened(text, _MOST_LABEL, 13)
+    return shortened(plain(text), _MOST_LABEL, 13)
 
 
 def _bars(chart: Bars, top: float) -> tuple[str, float]:
     labels = [_shortened(bar.label) for bar in chart.bars]
-    left = max((len(label) for label in labels), default=0) * _LETTER + 10
-    room = max((len(bar.note) for bar in chart.bars), default=0) * _LETTER + 10
+    left = max(map(_text_wide, labels), default=0) + 10
+    room = max((_text_wide(bar.note) for bar in chart.bars), default=0) + 10
     ends = [_ends(bar) for bar in chart.bars]
     low, high = min((low for low, _ in ends), default=0), max((high for _, high in ends), default=0)
     before = room if low < 0 else 0.0
@@ -248,10 +261,10 @@ def _tip(bar: Bar, one: Segment, unit: str, whole: float) -> str:
 
 def _inside(text: str, short: str, x: float, y: float, wide: float) -> Iterator[str]:
     """Write into a segment what has room in it, on a ground of its own, since a pattern lies below."""
-    fits = next((one for one in (text, short) if len(one) * _LETTER + 14 <= wide), None)
+    fits = next((one for one in (text, short) if _SMALL * _text_wide(one) + 14 <= wide), None)
     if fits is None:
         return
-    room = len(fits) * _LETTER + 8
+    room = _SMALL * _text_wide(fits) + 8
     ground = f'x="{x + (wide - room) / 2:.1f}" y="{y + 3:g}" width="{room:.1f}" height="14" rx="3"'
     yield (
         f'<rect class="c-page pill" {ground} pointer-events="none"/>'
@@ -263,7 +276,7 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
     """Draw lanes of cells, closer together where there are many. Where they lie is told to the script of the page."""
     pitch = next((pitch for most, pitch in _PITCHES if len(chart.lanes) <= most), _LANE // 2)
     bar = pitch - (_LANE - _BAR)
-    left = max(len(_shortened(lane)) for lane in chart.lanes) * _LETTER + 10 if len(chart.lanes) > 1 else 0.0
+    left = max(_text_wide(_shortened(lane)) for lane in chart.lanes) + 10 if len(chart.lanes) > 1 else 0.0
     pixel = (WIDE - left - 2) / chart.cells
     ns = chart.length_ns / chart.cells
     out = []
@@ -323,8 +336,8 @@ def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> 
 def _dots(chart: Dots) -> tuple[str, float]:
     """Draw each row with its first time on top; a line at its mean."""
     notes = ["" if row.mean_ns is None else f"mean {time(row.mean_ns)}" for row in chart.rows]
-    left = max(len(_shortened(row.label)) for row in chart.rows) * _LETTER + 14
-    wide = WIDE - left - max(map(len, notes)) * _LETTER - 18
+    left = max(_text_wide(_shortened(row.label)) for row in chart.rows) + 14
+    wide = WIDE - left - max(map(_text_wide, notes)) - 18
     times = [ns for row in chart.rows for ns in row.values]
     margin = 0.02 * ((max(times, default=1) - min(times, default=0)) or 1)
     low, high = min(times, default=0) - margin, max(times, default=1) + margin
@@ -351,7 +364,7 @@ def _dots(chart: Dots) -> tuple[str, float]:
 
 
 def _heat_left(chart: Heat) -> int:
-    return ceil(max((len(_shortened(row)) for row in chart.rows), default=0) * _LETTER) + 10
+    return ceil(max((_text_wide(_shortened(row)) for row in chart.rows), default=0)) + 10
 
 
 def _heat(chart: Heat) -> tuple[str, float]:
@@ -406,7 +419,7 @@ def _scale(chart: Heat, low: float, most: float) -> str:
     if chart.unit == "share":
         return _share_scale()
     first = _amount(low, chart.unit)
-    x = len(first) * _LETTER + 8
+    x = _text_wide(first) + 8
     boxes = "".join(f'<rect class="h-{k}" x="{x + 22 * k:g}" y="2" width="22" height="13"/>' for k in range(len(HEAT)))
     edge = f'<rect class="c-edge" x="{x:g}" y="2" width="{22 * len(HEAT)}" height="13"/>'
     return (

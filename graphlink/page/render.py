@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from graphlink import publish
 from graphlink.errors import UsageError
-from graphlink.page.charts import LOOKS, STYLE, defs, fills, rules, svg
+from graphlink.page.charts import LOOKS, STYLE, defs, fills, legend_of, rules, svg
 from graphlink.page.parts import Page, Picture, Table, charts, flat
 from graphlink.records import plain
 
@@ -85,6 +85,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(
         svg=lambda chart: Markup(svg(chart)),
         kind=lambda part: "str" if isinstance(part, str) else str(type(part).__struct_config__.tag),
+        legend=legend_of,
         sides=_sides,
     )
     return environment

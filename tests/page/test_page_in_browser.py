@@ -251,3 +251,16 @@ def test_paper_shows_what_is_folded_away(opened: Callable[..., Any]) -> None:
     assert page.locator("details:not([open])").count() == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() > 0
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_legends_wrap_and_no_text_of_a_chart_is_cut_at_its_edge(opened: Callable[..., Any], width: int) -> None:
+    page = opened("hostile", width=width)
+    page.evaluate(UNFOLD)
+    assert page.evaluate("document.querySelectorAll('.legend span').length") > 1
+    assert not page.evaluate(
+        "Array.from(document.querySelectorAll('.legend span, .chart text')).filter((e) => e.textContent.trim() && "
+        "getComputedStyle(e).visibility !== 'hidden').filter((e) => { const inner = e.getBoundingClientRect(), outer = "
+        "e.closest('.legend, .chart').getBoundingClientRect(); return inner.width && (inner.left < outer.left - 1 || "
+        "inner.right > outer.right + 1); }).map((e) => e.textContent)"
+    )
