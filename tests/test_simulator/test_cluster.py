@@ -53,7 +53,7 @@ TRAININGS = st.builds(
 )
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
 FULL = ClusterTraining(
-    data=4, tensor=2, pipeline=2, expert=2, microbatches=4, layers=3, sequence_parallel=True, twin=True, seed=5
+    data=4, tensor=2, pipeline=2, expert=2, microbatches=2, layers=3, sequence_parallel=True, twin=True, seed=5
 )
 
 
@@ -86,7 +86,7 @@ def test_numbers_are_those_of_graphlink() -> None:
     assert {number: CollectiveType(number).name for number in cluster_records.TYPE_NAMES} == cluster_records.TYPE_NAMES
 
 
-@settings(deadline=None, max_examples=settings().max_examples // 3)
+@settings(deadline=None, max_examples=settings().max_examples // 5)
 @given(TRAININGS)
 def test_members_end_together_once_the_last_has_started(training: ClusterTraining) -> None:
     m = cluster_run(training).meetings
@@ -103,7 +103,7 @@ def test_members_end_together_once_the_last_has_started(training: ClusterTrainin
     assert (over_ns >= 0).all()
 
 
-@settings(deadline=None, max_examples=settings().max_examples // 3)
+@settings(deadline=None, max_examples=settings().max_examples // 5)
 @given(TRAININGS)
 def test_recordings_without_faults_agree(training: ClusterTraining) -> None:
     run = cluster_run(training)
@@ -327,7 +327,7 @@ def test_overhead_of_one_step_is_given_once() -> None:
         cluster_run(FULL, [ProfilerOverhead(2, 1, 5), ProfilerOverhead(2, 1, 9)])
 
 
-@settings(deadline=None, max_examples=settings().max_examples // 3)
+@settings(deadline=None, max_examples=settings().max_examples // 5)
 @given(TRAININGS, st.data())
 def test_every_op_is_accounted_for(training: ClusterTraining, data: st.DataObject) -> None:
     ranks = st.integers(0, training.world - 1)
