@@ -120,5 +120,5 @@ $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) -e '.[dev]'
+	$(PIP) --no-compile -e '.[dev]' # what is imported is compiled then, on all cores
 	touch $(VENV)/.installed $@
