@@ -119,6 +119,7 @@ $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[docs]'
 	touch $(VENV)/.installed $@
 
+# bytecode is made of what the tests import, as they do
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) --no-compile -e '.[dev]' # what is imported is compiled then, on all cores
+	$(PIP) --no-compile -e '.[dev]'
 	touch $(VENV)/.installed $@
