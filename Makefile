@@ -119,7 +119,6 @@ $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[docs]'
 	touch $(VENV)/.installed $@
 
-# bytecode is made of what the tests import, as they do
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) --no-compile -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $(VENV)/.installed $@
