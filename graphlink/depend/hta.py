@@ -31,6 +31,7 @@ from graphlink.records import NOTE
 WINDOW_ROWS = (
     500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
 )
+MOST_KEPT_ROWS = 2000  # of a frame that is kept with its edges: 0.2 MB
 NO_ROWS = (
     f"{NOTE}HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True))"
@@ -121,7 +122,8 @@ def _run(frame: HtaFrame) -> Waits | str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of HTA's import and of pandas in it
-            pairs = _sync_pairs(frame.symbols, frame.columns)
+            pairs_of = _kept_pairs if len(frame.call) <= MOST_KEPT_ROWS else _kept_pairs.__wrapped__
+            pairs = pairs_of(frame.symbols, *((name, column.tobytes()) for name, column in frame.columns.items()))
     except Exception as error:  # noqa: BLE001 - HTA raises whatever its pandas queries raise, and none of it may end the run
         first_line = (str(error).splitlines() or [""])[0]
         return f"HTA failed with {type(error).__name__}: {first_line[:200]}".rstrip(": ")
@@ -136,7 +138,8 @@ def _run(frame: HtaFrame) -> Waits | str:
     )
 
 
-def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
+@functools.lru_cache(64)  # ranks of a run often give the same, and HTA costs a small one more than all other work
+def _kept_pairs(symbols: tuple[str, ...], *columns: tuple[str, bytes]) -> I64 | None:
     """Return the positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
     import hta.analyzers.critical_path_analysis as cpa
     import pandas as pd
@@ -146,7 +149,8 @@ def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
         recording = HtaTrace(trace_files={}, trace_dir=".")
         recording.symbol_table.add_symbols(symbols)
         recording.meta_data[0] = {}
-        recording.traces[0] = pd.DataFrame(columns, index=columns["index"])
+        rows = {name: np.frombuffer(column, np.int64) for name, column in columns}
+        recording.traces[0] = pd.DataFrame(rows, index=rows["index"])
         recording.is_parsed = True
         found = cpa.CriticalPathAnalysis.critical_path_analysis(recording, 0, "", None)
         if found is None:

@@ -13,7 +13,8 @@ What is repaired, and why (HTA 0.5.0 and 0.6.1 behave alike; tests/depend/test_h
 HTA only compares times: launches, records and wait calls by start, device rows by start with sync rows by end. Its
 sorts are unstable, so equal times (integer-us traces) would fall differently from machine to machine. It is therefore
 given ranks in which ties stand as launch, record, sync call, end of sync row, device row; nothing rounds to a duration
-of 0, which HTA drops.
+of 0, which HTA drops. The ranks are those of what is fed alone, and device rows stand behind all of the host, with which
+HTA does not compare them: so ranks of a run that did the same in the same order are fed the same.
 
 What is fed
   Every sync row with its call, every record that one names, and of the device rows those that HTA can pick for one of
@@ -256,18 +257,18 @@ class HtaFrame(NamedTuple):
     ``device_op[p]`` of ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
     """
 
-    symbols: list[str]
+    symbols: tuple[str, ...]
     columns: dict[str, I64]
     device_op: I64
     call: I64
 
 
-def _symbols(kinds: U8, record: I64) -> list[str]:
+def _symbols(kinds: U8, record: I64) -> tuple[str, ...]:
     """List the names of what is fed: HTA looks for waits and records by name and fails on an empty selection, so that
     there is none without a row."""
     names = [*SYMBOLS, *(text for kind, text in SYNC_SYMBOL.items() if (kinds == kind).any())]
     names += ["cudaStreamWaitEvent"] if (kinds == SyncKind.STREAM_WAIT).any() else []
-    return [*names, "cudaEventRecord"] if len(record) else names
+    return (*names, *(["cudaEventRecord"] if len(record) else []))
 
 
 def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
@@ -292,13 +293,9 @@ def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
     awaited = record_at >= 0
     record_id = np.where(awaited, ends[3] + 1 + np.searchsorted(record, record_at), -1)
     record_stream = np.append(feed.record_stream, -1)[record_at]
-    ts = column(
-        2 * feed.op_rank[op],
-        2 * feed.launch_rank[op],
-        2 * feed.sync_rank[sync] - 1,
-        2 * feed.call_rank[sync],
-        2 * feed.record_rank[record],
-    )
+    launch_rank, call_rank, record_rank = _ranks(feed.launch_rank[op], feed.call_rank[sync], feed.record_rank[record])
+    op_rank, sync_rank = (sum(blocks[1::2]) + len(record) + r for r in _ranks(feed.op_rank[op], feed.sync_rank[sync]))
+    ts = column(2 * op_rank, 2 * launch_rank, 2 * sync_rank - 1, 2 * call_rank, 2 * record_rank)
     columns = {
         "index": column(*position),
         "ts": ts,

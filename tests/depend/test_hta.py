@@ -31,6 +31,11 @@ TRACES = Path(__file__).parents[2] / "../shared/traces/cuda-sync"
 STREAM, DEVICE, EVENT, WAIT = SyncKind.STREAM, SyncKind.DEVICE, SyncKind.EVENT, SyncKind.STREAM_WAIT
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_kept() -> None:
+    adapter._kept_pairs.cache_clear()
+
+
 def found(trace: Trace) -> set[tuple[str, str]]:
     waits, said = hta_waits(trace, device_calls(trace))
     assert not any("HTA skipped" in text or " windows, first: " in text for text in said), said
@@ -72,6 +77,18 @@ def stream_sync(end: float = 125.0) -> dict[str, list[Call] | list[Device] | lis
 def test_stream_sync_waits_for_the_last_op_of_its_stream() -> None:
     trace = build_trace(**stream_sync())
     assert found(trace) == {("kA", "cudaStreamSynchronize@30")}
+
+
+def test_ranks_that_did_the_same_run_hta_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[object] = []
+    alone = adapter._alone
+    monkeypatch.setattr(adapter, "_alone", lambda *modules: (runs.append(1), alone(*modules))[1])
+    rows = stream_sync()
+    edge = {("kA", "cudaStreamSynchronize@30")}
+    assert found(build_trace(**rows)) == found(build_trace(**stream_sync(140))) == edge
+    assert len(runs) == 1
+    assert not found(build_trace(**{**rows, "device": [Device("kA", 130, 150, 1, stream=7)]}))  # behind the wait
+    assert len(runs) <= 2
 
 
 @pytest.mark.parametrize(
@@ -264,7 +281,7 @@ def test_trace_without_marks_is_one_window() -> None:
 
 
 def test_no_sync_rows_is_said_without_running_hta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "_sync_pairs", lambda *frame: pytest.fail("HTA ran"))
+    monkeypatch.setattr(adapter, "_kept_pairs", lambda *frame: pytest.fail("HTA ran"))
     trace = build_trace(calls=stream_sync()["calls"], device=stream_sync()["device"])
     waits, said = hta_waits(trace, device_calls(trace))
     assert len(waits.source) == 0
@@ -291,6 +308,7 @@ def test_exception_none_and_empty_are_three_warnings(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cpa.CriticalPathAnalysis, "critical_path_analysis", lambda *args: None)
     returned_none = hta_waits(trace, calls)
     monkeypatch.undo()
+    adapter._kept_pairs.cache_clear()
     monkeypatch.setattr(cpa.CPGraph, "_add_gpu_cpu_sync_edge", lambda *args: None)
     empty = hta_waits(trace, calls)
 
