@@ -35,6 +35,7 @@ capture: $(VENV)/.installed
 # without sweeps and large recordings, which are marked long, and with few random programs a test; test-all has all
 test: CHOICE := -m "not long"
 test-all: CHOICE := --hypothesis-profile thorough
+test test-all: export PYTHONDONTWRITEBYTECODE = # what the tests start is compiled once
 test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

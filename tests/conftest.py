@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from graphlink.engine import pool
 
 SLOW = [HealthCheck.too_slow]  # as a busy machine is
-settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=SLOW)
+settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=SLOW)
 settings.register_profile("thorough", max_examples=300, deadline=None, suppress_health_check=SLOW)  # of make test-all
 settings.load_profile("quick")
 RUN_IN_PROCESSES = pool.run_all

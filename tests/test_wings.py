@@ -57,7 +57,7 @@ STAY = ("operations", "standstill", "gpu")  # other wings are made of their reco
 def copied(folder: Path, without: str | None) -> Path:
     """Copy the package, without a wing's folder and its line."""
     package = folder / "graphlink"
-    shutil.copytree(ROOT / "graphlink", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "graphlink", package)
     if without is not None:
         shutil.rmtree(package / without)
         registry = package / "wings.py"

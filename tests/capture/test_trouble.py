@@ -94,6 +94,7 @@ def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(tmp_path: Path) 
     assert "et_0.json is missing" in ran.stderr
 
 
+@pytest.mark.long
 def test_where_nothing_can_be_written_any_more_the_training_goes_on(tmp_path: Path) -> None:
     ran = run(
         "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); train(); graphlink.capture.dump(); print('trained')",
@@ -242,6 +243,7 @@ with profile(schedule=schedule(wait=0, warmup=2, active=2), on_trace_ready=lambd
 """
 
 
+@pytest.mark.long
 def test_a_profiler_of_the_program_that_warms_up_lives_on(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WARMING, str(tmp_path)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)

@@ -118,7 +118,7 @@ class Counts:
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("programs", [FEW, pytest.param(PROGRAMS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("programs", [FEW // 2, pytest.param(PROGRAMS, marks=pytest.mark.long)])
 def test_with_rows_exactly_the_true_waits_are_found_whatever_the_clock(
     tmp_path: Path, clock: str, programs: int
 ) -> None:
@@ -193,7 +193,7 @@ def test_without_rows_little_is_false_on_machines_that_wake_up_late(
 
 @pytest.mark.parametrize("dirt", [with_slow_wakeups, with_spins], ids=["wake-ups", "spins"])
 def test_with_rows_late_wakeups_and_polling_change_nothing(tmp_path: Path, dirt: Callable[[Program], Program]) -> None:
-    for seed in range(30):
+    for seed in range(20):
         x = case(tmp_path, seed, WITH_ROWS, cuda_sync=True, dirt=dirt)
         assert x.found_waits() <= x.waits, seed
         assert not x.missing(x.waits, x.found_waits()), seed

@@ -4,9 +4,11 @@ judges the changes).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from benchmarks.metamorphic import TRACES, Measured, Recording, as_it_is, export_as_it_is, line, read_document, verdicts
 from tests.e2e.conftest import ROOT
@@ -15,6 +17,8 @@ from tests.simulator.faults import FAULTS
 
 CHANGES = ("clock", "forward", "merged", "renumbered", "shuffled", "rounded", "dialect", "cuspy", "step", *FAULTS)
 SMALL = ("cuda-sync/alexnet", "inference/mi300_vit", "megatron-tp2-v100/kineto_0")
+FIXTURES = ("demo/kineto_0.json", "threads-int-us/kineto_0.json.gz", "no-sync-rows/kineto_0.json.gz")
+MOVED = ("cuda-sync/alexnet", "inference/mi300_vit", "no-sync-rows/kineto_0.json.gz")  # clocks, nine times each
 
 # Recording -> least number of calls of which the graph says what they waited for, and of kept waits. From what is known
 # of the recording (its README) where that tells, else a little less than what was found when this was written.
@@ -93,8 +97,22 @@ def hold(given: Recording, change: str) -> None:
     assert not effects, "\n" + "\n".join(effects)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ALL)
+def each(names: Iterable[str], short: Collection[str], left_out: str = "") -> list[ParameterSet]:
+    """Return each recording with each change; only ``short`` ones are not long, and of them one whose clock is moved."""
+    return [
+        pytest.param(
+            name,
+            change,
+            id=f"{name}-{change}",
+            marks=[] if name in short and (change != "clock" or name in MOVED) else pytest.mark.long,
+        )
+        for name in names
+        for change in CHANGES
+        if change != left_out
+    ]
+
+
+@pytest.mark.parametrize(("name", "change"), each(FLOORS, SMALL))
 def test_what_changes_nothing_in_meaning_changes_no_graph(name: str, change: str) -> None:
     hold(recording(name), change)
 
@@ -115,10 +133,7 @@ def test_what_is_known_of_a_recording_comes_out(name: str, what: str, least: flo
     assert least <= (100 * found.gap_share if what == "gaps" else found.gains[what]) <= most
 
 
-@pytest.mark.parametrize("change", [change for change in CHANGES if change != "cuspy"])
-@pytest.mark.parametrize(
-    "fixture", ["demo/kineto_0.json", "threads-int-us/kineto_0.json.gz", "no-sync-rows/kineto_0.json.gz"]
-)
+@pytest.mark.parametrize(("fixture", "change"), each(FIXTURES, FIXTURES, "cuspy"))
 def test_what_changes_nothing_in_meaning_changes_no_graph_of_a_fixture(fixture: str, change: str) -> None:
     """What Cuspy does not say can be told only in part where threads launch on any stream (``test_recorded_on``)."""
     path = ROOT / "fixtures" / fixture

@@ -66,7 +66,7 @@ FACTS: Final = (
 )  # fmt: skip
 
 
-SHORT: Final = ("h100_vit", "mi300_vit", "alexnet", "slow_event_sync", "vgg13", "megatron", "h100_2gpu_1s")
+SHORT: Final = ("h100_vit", "mi300_vit", "alexnet", "vgg13", "megatron")
 SOME: Final = [
     fact if any(part in fact.path for part in SHORT) else pytest.param(fact, marks=pytest.mark.long) for fact in FACTS
 ]

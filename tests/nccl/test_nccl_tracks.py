@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from msgspec.structs import replace as changed
 
@@ -40,12 +41,17 @@ def made(files: SideFiles | None) -> Shown:
     return replace(one, features=[channel_rows(files, one.linked.trace.device, one.graph.epoch_ns, ended_ns)])
 
 
+@cache
+def without() -> list[Row]:
+    return query(written(made(None)), OTHERS)[0]
+
+
 def told(*dumps: Dump, clock: NcclClock = OFFSET) -> list[Row]:
     """The rows of channels; what else is in the timeline is as without them."""
     files = side_files(dumps, OPS, [(0, 0, 0)], clocks=[clock] * len(dumps))
     errors, rows, others = query(written(made(files)), ERRORS, CHANNELS, OTHERS)
     assert errors == []
-    assert others == query(written(made(None)), OTHERS)[0]
+    assert others == without()
     assert {(row["rank"], row["depth"], row["node"]) for row in rows} <= {("rank 0", 0, None)}
     return rows
 

@@ -66,7 +66,7 @@ def _host(folder: Path) -> list[str]:
 
 
 def _many(folder: Path) -> list[str]:
-    cluster_run(ClusterTraining(data=3, tensor=8, steps=2, layers=1, seed=1)).write(folder / "many")
+    cluster_run(ClusterTraining(data=2, tensor=9, steps=2, layers=1, seed=1)).write(folder / "many")
     return [str(folder / "many"), "--no-timeline"]
 
 

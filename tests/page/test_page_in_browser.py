@@ -86,11 +86,11 @@ def test_nothing_keeps_people_from_reading(opened: Callable[..., Any], name: str
     assert _serious(axe, page) == []
     page.click(".theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
-    assert _serious(axe, page) == []
+    assert _serious(axe, page, runOnly=["color-contrast"]) == []
 
 
-def _serious(axe: Any, page: Any) -> list[str]:
-    found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+def _serious(axe: Any, page: Any, **options: Any) -> list[str]:
+    found = axe.Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found if one["impact"] in ("serious", "critical")
     ]
