@@ -237,7 +237,8 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             what="device ops begin late, and nothing recorded explains it",
             evidence=f"{counted(len(late_ns), 'device op')} began {ms(int(late_ns.sum()))} ms later than usual; "
             f"GPUs were idle for {ms(idle_ns)} ms after launches"
-            + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else ""),
+            + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else "")
+            + run.recorded,
             todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
             "recording lacks",
             supposed=f"if none began later than usual, {usual_us:,.1f} us after it could",
@@ -255,7 +256,7 @@ def _profiler(run: Outputs) -> Iterator[Candidate]:
             Advice(
                 kind="profiler",
                 what="the profiler itself delays the run",
-                evidence=f"GPUs were idle for {ms(ns)} ms for it",
+                evidence=f"GPUs were idle for {ms(ns)} ms for it{run.recorded}",
                 todo="fewer activities, shorter windows; stacks and shapes only in a recording of their own",
                 why_not="it is no part of the run that is recorded",
             ),

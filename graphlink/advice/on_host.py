@@ -54,7 +54,7 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
     if not loaders:
         return
     idle_ns = idle_ns_of(run, "data_loading")
-    idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile" if idle_ns else ""
+    idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile{run.recorded}" if idle_ns else ""
     what, more = "the run waits for its data", "prefetch_factor, pin_memory=True; decode and augment before the run"
     workers, making_ns = _workers(run.work)
     if workers:
@@ -114,7 +114,7 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     idle = Advice(
         kind="launch_bound",
         what="GPUs wait for the host to launch work",
-        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python; "
+        evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python{run.recorded}; "
         f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
         f"quickest ops); {short} of the kernels take less time than one launch call",
         todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
@@ -178,7 +178,7 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
             kind="allocator",
             what="GPUs wait for the allocator",
             evidence=f"{', '.join(f'{count:,} {name}' for name, count in calls.most_common())}: "
-            f"{ms(spent.total())} ms of the host; GPUs were idle for {ms(idle_ns)} ms for it",
+            f"{ms(spent.total())} ms of the host; GPUs were idle for {ms(idle_ns)} ms for it{run.recorded}",
             todo="keep sizes equal, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the step",
             supposed="if these calls took no time",
             why_not="" if changes else "the calls come once, or are not recorded by op",

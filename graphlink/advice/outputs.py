@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphlink.advice.records import Advice
+from graphlink.gpu.table import replay_words
 from graphlink.operations.records import Operations, of_files
 from graphlink.patterns import UserPattern
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
@@ -40,6 +41,11 @@ class Outputs:
     def selection(self) -> Selection:
         """Return what chooses nodes of ``work``, for all that is asked of it."""
         return Selection(self.work, of_files(self.operations))
+
+    @cached_property
+    def recorded(self) -> str:
+        """Return how many replays of CUDA graphs are recorded, behind how long GPUs were idle; "" where all are."""
+        return replay_words(*(one for rank in ranks_of(self) for one in rank.gpu))
 
 
 def scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:

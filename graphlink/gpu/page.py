@@ -18,6 +18,7 @@ from graphlink.gpu.table import (
     late_lines,
     rank_idle,
     replay_words,
+    replays_column,
     wait_lines,
 )
 from graphlink.page.charts import LOOKS
@@ -72,8 +73,11 @@ def _phases(found: Found) -> list[Part]:
     """Return the steps of prefill and decode, of ranks that serve."""
     some = entries(found.ranks, "phases")[:MOST_ROWS]
     ranks = column("rank", "number", [rank.rank for _, rank, _ in some])
-    names = ("phase", "steps", "mean_ns", "longest_ns", "gpu_ns", "idle_ns", "idle_share", "mean_batch", "tokens")
-    shown = columns(Phase, [phase for *_, phase in some], ranks, *names)
+    found_phases = [phase for *_, phase in some]
+    idle = ("gpu_ns", "idle_ns", "idle_share", *replays_column(found_phases))
+    shown = columns(
+        Phase, found_phases, ranks, "phase", "steps", "mean_ns", "longest_ns", *idle, "mean_batch", "tokens"
+    )
     return [table("phases", "Phases of serving", shown, "summary.json#/ranks", rows=some)] if some else []
 
 
@@ -91,7 +95,7 @@ def _label(rank: Rank, one: DeviceTime) -> str:
 
 def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) -> Bars:
     order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
-    bars = [Bar(_label(rank, one), segments(one), time(one.whole_ns)) for rank, one in order]
+    bars = [Bar(_label(rank, one), segments(one), time(one.whole_ns) + replay_words(one)) for rank, one in order]
     some = f", {len(devices)} of {every}" if every > len(devices) else ""
     says = (
         "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: "
@@ -155,7 +159,17 @@ def _devices(found: Found) -> Table:
         name for name in ("est_sm_efficiency", "hidden_share") if any(getattr(gpu, name) is not UNSET for gpu in gpus)
     ]
     shown = columns(
-        DeviceTime, gpus, ranks, "device", "whole_ns", *_busy(gpus), "idle_ns", "idle_share", "mostly", *known
+        DeviceTime,
+        gpus,
+        ranks,
+        "device",
+        "whole_ns",
+        *_busy(gpus),
+        "idle_ns",
+        "idle_share",
+        *replays_column(gpus),
+        "mostly",
+        *known,
     )
     return table("gpus", "All GPUs, the most idle first", shown, "summary.json#/ranks", rows=every)
 
@@ -230,7 +244,11 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
     longest = sorted(steps, key=lambda entry: entry[1].start_ns - entry[1].end_ns)[:MOST_BARS]
     few = [entry for entry in steps if entry in longest] if len(steps) > MOST_BARS else steps
     bars = [
-        Bar(f"{step.name}{f', GPU {one.device}' * (len(rank.gpu) > 1)}", segments(one), time(one.whole_ns))
+        Bar(
+            f"{step.name}{f', GPU {one.device}' * (len(rank.gpu) > 1)}",
+            segments(one),
+            time(one.whole_ns) + replay_words(one),
+        )
         for _, step, one in few
     ]
     says = (
@@ -254,6 +272,7 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
         *_busy([gpu for *_, gpu in steps]),
         "idle_ns",
         "idle_share",
+        *replays_column(gpus),
         "mostly",
         column("at", "place", starts),
     )

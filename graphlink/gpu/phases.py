@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, Iterations, StepTime
+from graphlink.gpu.table import replay_words
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
@@ -52,6 +53,10 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     longest_ns: Annotated[int, figure(means="step")]
     gpu_ns: Annotated[int, figure("GPU time")]
     idle_ns: int
+    replays: Annotated[
+        tuple[int, int] | UnsetType,
+        figure("replays recorded", "as in `gpu`, of all its steps", unit="of", head="replays"),
+    ] = UNSET
     mean_batch: Annotated[float | None, figure("requests a step", unit="about")] = None
     tokens: Annotated[int | None, figure(unit="about")] = None
 
@@ -69,6 +74,7 @@ class _Span(msgspec.Struct, frozen=True):
     took_ns: int
     gpu_ns: int
     idle_ns: int
+    replays: Sequence[tuple[int, int] | UnsetType]
 
 
 def told_phase(name: str) -> tuple[PhaseName, int | None, int | None] | None:
@@ -104,7 +110,8 @@ def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
 
 def _of_step(phase: PhaseName, batch: int | None, tokens: int | None, step: StepTime) -> _Span:
     whole, idle = sum(one.whole_ns for one in step.gpu), sum(one.idle_ns for one in step.gpu)
-    return _Span(phase, batch, tokens, step.end_ns - step.start_ns, whole, idle)
+    replays = [one.replays for one in step.gpu]
+    return _Span(phase, batch, tokens, step.end_ns - step.start_ns, whole, idle, replays)
 
 
 def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
@@ -120,13 +127,14 @@ def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
     rows = outermost(host, commonest(rows, host.tid[rows]))
     start, end = host.start_ns[rows] - epoch_ns, host.end_ns[rows] - epoch_ns
     idle = np.zeros(len(rows), np.int64)
+    replays = [gpu.launched.within(one.device, host.start_ns[rows], host.end_ns[rows]) for one in gpu.gpu]
     for one, (_, why) in zip(gpu.gpu, gpu.idle, strict=True):
         recorded = Spans(np.array([one.from_ns]), np.array([one.to_ns]))
         idle += end - start - overlap_ns(recorded, start, end) + overlap_ns(why, start, end)
     return [
-        _Span(*told[code], until - since, (until - since) * len(gpu.gpu), ns)
-        for code, since, until, ns in zip(
-            host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), strict=True
+        _Span(*told[code], until - since, (until - since) * len(gpu.gpu), ns, some)
+        for code, since, until, ns, *some in zip(
+            host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), *replays, strict=True
         )
     ]
 
@@ -143,6 +151,7 @@ def _summed(spans: Iterable[_Span]) -> list[Phase]:
     out = []
     for phase, mine in grouped((span.phase, span) for span in spans).items():
         batch, tokens = ([getattr(span, name) for span in mine] for name in ("batch", "tokens"))
+        replays = [pair for span in mine for pair in span.replays if pair is not UNSET]
         out.append(
             Phase(
                 phase=phase,
@@ -151,6 +160,7 @@ def _summed(spans: Iterable[_Span]) -> list[Phase]:
                 longest_ns=max(span.took_ns for span in mine),
                 gpu_ns=sum(span.gpu_ns for span in mine),
                 idle_ns=sum(span.idle_ns for span in mine),
+                replays=(sum(some for some, _ in replays), sum(every for _, every in replays)) if replays else UNSET,
                 mean_batch=None if None in batch else round(sum(batch) / len(batch), 3),
                 tokens=None if None in tokens else sum(tokens),
             )
@@ -167,7 +177,7 @@ def phases_line(found: Sequence[Phase]) -> str:
 
 def _line(one: Phase) -> str:
     parts = [f"{one.phase} {one.steps:,}: {ms(one.mean_ns)} ms{' on average' if one.steps > 1 else ''}"]
-    parts += [f"GPU idle {percent(one.idle_ns, one.gpu_ns)}"] if one.gpu_ns else []
+    parts += [f"GPU idle {percent(one.idle_ns, one.gpu_ns)}{replay_words(one)}"] if one.gpu_ns else []
     parts += [f"{one.mean_batch:g} requests a step"] if one.mean_batch is not None else []
     parts += [counted(one.tokens, "token")] if one.tokens is not None else []
     return ", ".join(parts)

@@ -75,8 +75,11 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     replays: Annotated[
         tuple[int, int] | UnsetType,
         figure(
-            text="launches of CUDA graphs whose work is recorded, and all, where some have none and no other device "
-            "ran graphs"
+            "replays recorded",
+            "launches of CUDA graphs whose work is recorded, of all; where some of the recording have none and no "
+            "other device ran graphs. Of a step: those that began in it. What the others ran counts as idle",
+            unit="of",
+            head="replays",
         ),
     ] = UNSET
     utilisation: Annotated[float | UnsetType, figure(text="busy time (all but idle) / all time")] = UNSET

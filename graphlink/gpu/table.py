@@ -279,8 +279,16 @@ def _first(evidence: dict[str, int]) -> str:
 def _steps(steps: Sequence[StepTime]) -> Table:
     gpus = [(step.name, gpu) for step in steps for gpu in step.gpu]
     names = column("step", "word", [name for name, _ in gpus])
-    shown = columns(DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "idle_ns", "mostly")
+    known = replays_column([gpu for _, gpu in gpus])
+    shown = columns(
+        DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "idle_ns", "mostly", *known
+    )
     return table(shown)
+
+
+def replays_column(devices: Sequence[Any]) -> list[str]:
+    """Return the column that says how many replays are recorded, where any are not."""
+    return ["replays"] if any(one.replays is not UNSET for one in devices) else []
 
 
 # lines in the printed summary of a rank, and how ranks compare by their idle time
@@ -302,10 +310,11 @@ def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
     ]
 
 
-def replay_words(*devices: DeviceTime) -> str:
+def replay_words(*devices: Any) -> str:
     """Return how many replays of CUDA graphs are recorded, "" where all are: what others ran counts as idle."""
     told = [one.replays for one in devices if one.replays is not UNSET]
-    return "; recorded {:,} of {:,} replays".format(*map(sum, zip(*told, strict=True))) if told else ""
+    recorded, every = map(sum, zip(*told, strict=True)) if told else (0, 0)
+    return f"; recorded {recorded:,} of {every:,} replays" if recorded < every else ""
 
 
 def busy_words(device: DeviceTime) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
 from graphlink.perfetto.slices import flat
 from graphlink.records import Short, counted, ms
 from graphlink.steps import Steps, steps_of
-from graphlink.tables import spread
+from graphlink.tables import MOST, spread
 
 _BY_NODE: Final = "nsys --cuda-graph-trace=node records every op of a graph"
 _MOST_BYTES: Final = 1 << 20  # of the report of a capture
@@ -43,6 +43,27 @@ _UNSURE: Final = (
 )
 
 
+class GraphLaunches(NamedTuple):
+    """Launches of graphs: when each began (ascending, on the host's clock), all and those that own device ops.
+
+    ``ran_on``: the devices of these ops; all where there are none, as nothing tells which of several ran the others.
+    """
+
+    every_ns: I64
+    recorded_ns: I64
+    ran_on: set[int]
+
+    def within(self, device: int, start_ns: I64, end_ns: I64) -> list[tuple[int, int] | UnsetType]:
+        """Return how many that began in each window are recorded, and how many there are, as ``DeviceTime`` has it."""
+        if self.ran_on != {device} or len(self.recorded_ns) == len(self.every_ns):
+            return [UNSET] * len(start_ns)
+        recorded, every = (
+            (np.searchsorted(ns, end_ns) - np.searchsorted(ns, start_ns)).tolist()
+            for ns in (self.recorded_ns, self.every_ns)
+        )
+        return [(some, count) if count else UNSET for some, count in zip(recorded, every, strict=True)]
+
+
 class GpuTime(Short, msgspec.Struct, frozen=True):
     """The time of each device, of each step, and each device's idle time, by number; times since the start of the
     graph.
@@ -54,6 +75,7 @@ class GpuTime(Short, msgspec.Struct, frozen=True):
     steps: tuple[StepTime, ...]
     iterations: Iterations | None
     idle: tuple[tuple[int, Idle], ...]
+    launched: GraphLaunches
     warnings: tuple[str, ...] = ()
 
 
@@ -64,8 +86,7 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     """
     devices, cut = busy(linked, comm), steps_of(linked)
     hosts = Hosts(graph, linked, late)
-    gpu, idle, (owning, launches, ran_on) = [], [], _graph_launches(linked)
-    ran_on = ran_on or {one.device for one in devices}  # of several nothing tells which ran what is not recorded
+    gpu, idle, launched = [], [], _graph_launches(linked, {one.device for one in devices})
     by_step: list[list[DeviceTime]] = [[] for _ in cut.names]
     for one in devices:
         start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
@@ -74,10 +95,13 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         (whole,) = _times(one, why, np.array([first]), np.array([last]), graph.epoch_ns)
         groups, streams = by_group(one, linked, comm) or UNSET, by_stream(one, linked, first, last)
         over = over_time(one, why, first, last)
-        replays = (owning, launches) if owning < launches and ran_on == {one.device} else UNSET
+        (replays,) = launched.within(one.device, np.array([-MOST]), np.array([MOST]))
         gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=streams, over_time=over, replays=replays))
-        for times, step in zip(by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), strict=True):
-            times.append(step)
+        in_steps = launched.within(one.device, cut.start_ns, cut.end_ns)
+        for times, step, replays in zip(
+            by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), in_steps, strict=True
+        ):
+            times.append(msgspec.structs.replace(step, replays=replays))
         inside = spans.within(why, first, last)
         times_ns = {name: getattr(inside, name) - graph.epoch_ns for name in ("start_ns", "end_ns")}
         idle.append((one.device, replace(inside, **times_ns)))
@@ -87,8 +111,8 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     ]
     unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
     bursts = [text for one in devices for text in _burst(one, linked)]
-    warnings = (*_bare_graph_launches(linked, owning, launches), *bursts, *unsure)
-    return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), warnings)
+    warnings = (*_bare_graph_launches(linked, launched), *bursts, *unsure)
+    return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), launched, warnings)
 
 
 def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
@@ -151,16 +175,18 @@ def _losses(one: DeviceTime) -> Counter[str]:
     return Counter({**busy, **one.idle_by_cause_ns})
 
 
-def _graph_launches(linked: Linked) -> tuple[int, int, set[int]]:
-    """Count the launches of graphs that own device ops, and all; and return the devices of these ops."""
-    named = fits(GRAPH_LAUNCH, linked.trace.strings)[linked.trace.calls.name]
+def _graph_launches(linked: Linked, devices: set[int]) -> GraphLaunches:
+    calls = linked.trace.calls
+    named = fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name]
     ran = np.append(named, False)[linked.device_call]  # the last entry stands for no call
-    owning = len(np.unique(linked.device_call[ran]))
-    return owning, int(np.count_nonzero(named)), {*linked.trace.device.device[ran].tolist()}
+    owning = np.unique(linked.device_call[ran])
+    ran_on = {*linked.trace.device.device[ran].tolist()} or devices
+    return GraphLaunches(np.sort(calls.start_ns[named]), np.sort(calls.start_ns[owning]), ran_on)
 
 
-def _bare_graph_launches(linked: Linked, owning: int, launches: int) -> list[str]:
+def _bare_graph_launches(linked: Linked, launched: GraphLaunches) -> list[str]:
     """Return a warning where some graph launches own device ops and others none: what those ran was not recorded."""
+    owning, launches = len(launched.recorded_ns), len(launched.every_ns)
     if owning == launches:
         return []
     return [

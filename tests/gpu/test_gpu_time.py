@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +17,9 @@ from msgspec import UNSET
 from graphlink.causes import CAUSES as CAUSE_NAMES
 from graphlink.causes import MEANING, NAMES, OF_DEVICES
 from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu.phases import phases, phases_line
 from graphlink.gpu.records import StepTime
-from graphlink.gpu.table import gpu_lines
+from graphlink.gpu.table import gpu_lines, replay_words
 from graphlink.gpu.time import GpuTime, gpu_time, idle_rows, iterations
 from graphlink.graph_model import Column, NodeKind
 from graphlink.linking.communication import communication
@@ -257,7 +259,8 @@ def test_steps_are_cut_at_their_marks() -> None:
 
 
 def test_a_rank_without_device_ops_has_none() -> None:
-    assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)]))) == GpuTime((), (), None, ())
+    found = time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)])))
+    assert (found.gpu, found.steps, found.iterations, found.idle, found.warnings) == ((), (), None, (), ())
 
 
 @pytest.mark.parametrize(
@@ -283,14 +286,31 @@ def test_every_cause_of_a_device_has_its_meaning() -> None:
     assert list(MEANING) == [*CAUSE_NAMES] == [NAMES[cause] for cause in OF_DEVICES]
 
 
-def replayed(*launches: tuple[float, ...]) -> GpuTime:
-    """Launches of graphs, each with when its nodes of 10 us begin; before all of them a kernel."""
+def replayed(*launches: tuple[float, ...], marks: Sequence[Host] = ()) -> GpuTime:
+    """Launches of graphs, each with when its nodes of 10 us begin; before all of them a kernel. ``marks``: of steps."""
+    return time_of(replays_of(*launches, marks=marks))
+
+
+def replays_of(*launches: tuple[float, ...], marks: Sequence[Host] = ()) -> Linked:
     calls = [Call("cudaLaunchKernel", 1, 2, 99)]
     device = [Device("k", 5, 6, 99)]
     for number, starts in enumerate(launches, start=1):
         calls.append(Call("cudaGraphLaunch", 5 * number, 5 * number + 1, number))
         device += [Device("n", at, at + 10, number, graph=3, graph_node=k + 1) for k, at in enumerate(starts)]
-    return time_of(linked(build_trace(host=[Host("aten::mm", 0, 990)], calls=calls, device=device)))
+    return linked(build_trace(host=[*marks, Host("aten::mm", 0, 990)], calls=calls, device=device))
+
+
+@pytest.mark.parametrize(("name", "by_step"), [("step[DECODE bs=1]", True), ("decode", False)])
+def test_steps_and_phases_say_how_many_of_their_replays_are_recorded(name: str, by_step: bool) -> None:
+    windows = [(0, 12), (12, 22), (22, 40)]  # launches begin at 5, 10, 15 and 20
+    marks = [Host(name, *window, annotation=True) for window in windows]
+    trace = replays_of((50, 60), (), (100,), (), marks=marks)
+    found = time_of(trace)
+    in_steps = [gpu.replays for step in found.steps for gpu in step.gpu]
+    assert in_steps == ([(1, 2), (1, 2), UNSET] if by_step else [])
+    (phase,) = phases(found, trace, 0)
+    assert (phase.replays, replay_words(phase)) == ((2, 4), "; recorded 2 of 4 replays")
+    assert "recorded 2 of 4 replays" in phases_line([phase])
 
 
 def test_idle_figures_say_how_many_replays_are_recorded() -> None:
