@@ -32,6 +32,7 @@ ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
 LAYOUT: Final = re.compile(r"(?i)nchwToNhwc|nhwcToNchw")  # kernels that convert between layouts of images
 GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch.*")  # calls that launch a CUDA graph
 LAUNCH: Final = re.compile(r".*[Ll]aunch(?!HostFunc).*", re.DOTALL)  # calls that launch work for a device
+COPY: Final = re.compile(r"(?i).*mem_?cpy.*", re.DOTALL)  # calls that copy
 # ops of the dispatcher and nodes of autograd, aten::add or ReluBackward1, whole or a part after a cut
 OPERATOR: Final = re.compile(r"\A(?:.*::.*|\w*Backward\d*|record_param_comms)(?: \(cont\.\))?\Z", re.DOTALL)
 END: Final = re.compile(r"\Aend\Z")  # the node after the last op of a thread

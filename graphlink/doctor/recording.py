@@ -17,6 +17,7 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.launch import (
     BEFORE_WINDOW,
+    BROKEN,
     NO_CALL,
     NO_CORRELATION,
     STARTS_EARLY,
@@ -36,14 +37,6 @@ from graphlink.spans import union, within
 from graphlink.steps import steps_of
 from graphlink.tables import lookup, marked, numbered_rows
 
-# Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
-BROKEN: Final = frozenset({
-    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "host row without thread number",
-    "call without thread number", "device row without stream", "device row without device",
-    "cuda_sync of unknown kind", "cuda_event without stream", "end before start taken as no length",
-    "event record without stream, process or call", "synchronisation row of unknown kind",
-    "NVTX range without thread number",
-})  # fmt: skip
 _GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader of exports gives to a row of a whole graph
 OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
 EXPLAINED_SHARE: Final = 0.95  # of calls, of threads and of the time, from which on the rest is not reported

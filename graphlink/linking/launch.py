@@ -17,14 +17,23 @@ from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.nest import innermost, last_started, nest, with_late_ends
 from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
-from graphlink.patterns import LAUNCH, fits
-from graphlink.records import counted
+from graphlink.patterns import COPY, LAUNCH, fits
+from graphlink.records import counted, ms
 from graphlink.tables import lookup
 
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
 NO_CALL = "launch call not recorded"
 STARTS_EARLY = "starts before its launch call"
+
+# reasons of ``Trace.left_out`` for rows that are damaged; the others are rows that no graph needs
+BROKEN = frozenset({
+    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "host row without thread number",
+    "call without thread number", "device row without stream", "device row without device",
+    "cuda_sync of unknown kind", "cuda_event without stream", "end before start taken as no length",
+    "event record without stream, process or call", "synchronisation row of unknown kind",
+    "NVTX range without thread number",
+})  # fmt: skip
 
 
 def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
@@ -45,6 +54,9 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     call_end_ns = cut_calls(trace, crossing, slack_ns)
     cut = int(np.count_nonzero(call_end_ns != trace.calls.end_ns))
     warnings = list(match.warnings)
+    if broken := {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in broken.items())
+        warnings.append(f"damaged rows ({sum(broken.values()):,}) are left out or corrected: {reasons}")
     if late:
         warnings.append(f"{late:,} ops end after the op that they began in, which is taken to last as long")
     if cut:
@@ -68,6 +80,7 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
             f"{np.count_nonzero(unsure)} calls waited for, {waited_us:.1f} us, may be something else"
         )
     device_call, orphans = _launches(trace, slack_ns)
+    warnings += _far_off(trace, device_call == NOWHERE)
     return Linked(
         trace=trace,
         et=et,
@@ -117,18 +130,36 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
 
 def launches_without_ops(trace: Trace) -> dict[str, int]:
     """Return calls whose name says that they launch work for a device, and of which no device row has the correlation,
-    by name.
+    by name; calls that copy likewise.
 
     Calls without correlation are not counted: what they launched is not of this rank. None where as many device rows
-    have no correlation: those may be theirs. In 30 public Kineto traces each of 65,862 such calls has its row. Launches
-    of host functions (``cudaLaunchHostFunc``) never have one.
+    have no correlation: those may be theirs. In 30 public Kineto traces each of 65,862 launches has its row, and
+    all copies but one have theirs. Launches of host functions (``cudaLaunchHostFunc``) never have one, memsets often.
     """
     calls = trace.calls
-    launch = fits(LAUNCH, trace.strings)[calls.name]
+    launch = (fits(LAUNCH, trace.strings) | fits(COPY, trace.strings))[calls.name]
     names = calls.name[launch & (calls.correlation > 0) & ~np.isin(calls.correlation, trace.device.correlation)]
     if len(names) <= np.count_nonzero(trace.device.correlation <= 0):
         return {}
     return {trace.strings[k]: n for k, n in Counter(names.tolist()).most_common()}
+
+
+def _far_off(trace: Trace, alone: Bool) -> list[str]:
+    """Return a warning where device rows that are ``alone``, without a call, lie further from all others than these lie
+    from each other."""
+    device = trace.device
+    spans = [(rows.start_ns, rows.end_ns) for rows in (trace.host, trace.calls)]
+    spans.append((device.start_ns[~alone], device.end_ns[~alone]))
+    start_ns, end_ns = map(np.concatenate, zip(*spans, strict=True))
+    if not alone.any() or not len(start_ns):
+        return []
+    first_ns, last_ns = int(start_ns.min()), int(end_ns.max())
+    away_ns = np.maximum(first_ns - device.end_ns[alone], device.start_ns[alone] - last_ns)
+    far = int(np.count_nonzero(away_ns > last_ns - first_ns))
+    return [
+        f"{counted(far, 'device op')} without a launch call lie up to {ms(int(away_ns.max()))} ms before or behind all "
+        "else: if their times are wrong, so are idle time, critical path and gains"
+    ] * bool(far)
 
 
 def rounding_ns(trace: Trace) -> int:

@@ -82,6 +82,7 @@ PADDLE = FileKind(
     "a trace of Paddle's own profiler, not a Kineto trace",
     "record with nsys profile and give its export, or the logs of a pipeline with --paddle-logs",
 )
+UTF16 = FileKind("utf-16", "text in UTF-16", "write it as UTF-8 (PowerShell: -Encoding utf8)")
 
 _NAMED = (
     (re.compile(r"\.(?:nsys-rep|qdrep|qdstrm)$", re.IGNORECASE), NSYS_REPORT),
@@ -106,6 +107,8 @@ _MAGIC = (
     (b"7z\xbc\xaf\x27\x1c", PACKED),
     (b"\x1f\x8b", PACKED),  # packed twice
     (b"\x28\xb5\x2f\xfd", PACKED),
+    (b"\xff\xfe", UTF16),
+    (b"\xfe\xff", UTF16),
 )
 
 

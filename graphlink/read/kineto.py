@@ -106,6 +106,7 @@ _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "deviceProperties
 _INSTANT = ("cpu_instant_event", None)  # the latter in 2021
 _LAUNCH_FLOWS = (LAUNCHED, "async_gpu", "async_cpu_to_gpu")  # the others of 2021 and 2022
 _NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
+_UNSIGNED_US = 2**63 / 1000  # what a negative length is as an unsigned number of 64 bits
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
@@ -288,7 +289,7 @@ class KinetoRows:
         both_us = np.array([[row.ts for row in rows], [row.dur for row in rows]], np.float64)
         us, spans = both_us
         spans[np.isnan(spans)] = 0.0  # null
-        negative = spans < 0
+        negative = (spans < 0) | (spans >= _UNSIGNED_US)
         if negative.any():
             self.left_out["dur < 0 taken as 0"] += int(negative.sum())
             spans[negative] = 0.0

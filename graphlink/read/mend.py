@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.errors import SeveralRanks
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
-from graphlink.patterns import GRAPH_LAUNCH, LAUNCH, fits
+from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, fits
 from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, give_launches, near, put_inside_ops
 from graphlink.read.devices import place
@@ -36,7 +36,7 @@ _FAR: Final = 1_000  # times as long as a recording took: so far from 0 is a tim
 _OVERLOAD: Final = re.compile(r"(\w+::\w+)\.\w+")
 _WORK: Final = {  # what launches each kind of device op
     DeviceKind.KERNEL: LAUNCH,
-    DeviceKind.MEMCPY: re.compile(r"(?i).*mem_?cpy.*", re.DOTALL),
+    DeviceKind.MEMCPY: COPY,
     DeviceKind.MEMSET: re.compile(r"(?i).*mem_?set.*", re.DOTALL),
 }
 _WITH_FLOW: Final = re.compile(r"(?i).*(launch|mem_?cpy|mem_?set|synchronize|wait).*", re.DOTALL)

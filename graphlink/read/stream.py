@@ -42,10 +42,12 @@ _BETWEEN = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
 _AROUND = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*"[^"\\]{0,40}"')
 _SLICE = 1 << 22  # bounds the memory of the columns below
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_NO_JSON: Final = re.compile(  # what JSON has not: strings, which may hold it, numbers that are none, last commas
-    rb'"(?:[^"\\]|\\.)*"|-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?)|,(?=[ \t\r\n]*[\]}])', re.DOTALL
+_NO_JSON: Final = re.compile(  # what JSON has not; strings, which may hold it: a name may have quotes inside
+    rb'(?P<head>"name"\s*:\s*")(?P<name>(?:(?!":).)*?)"(?=\s*,\s*"pid"\s*:)|"(?P<string>(?:[^"\\]|\\.)*)"'
+    rb"|(?P<none>-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?))|-?(?P<us>\d+)\.-(?P<ns>\d+)|,(?=[ \t\r\n]*[\]}])",
+    re.DOTALL,
 )
-_IN_STRING: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\|[\x00-\x1f]')
+_IN_STRING: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|(["\\])|[\x00-\x1f]')
 
 _STEP = np.full(256, 2, np.int8)  # 2 = no structure
 for _byte, _step in zip(b"[{]},", (1, 1, -1, -1, 0), strict=True):
@@ -315,23 +317,28 @@ class ArrayReader:
             what,
             path=self._source.path,
             where=self._source.where(max(0, offset)),
-            todo="check the file, or record it again",
+            todo="copy it again, keep one whole recording of several in it, or record again, each rank into a file of "
+            "its own",
         )
 
 
 def mended(text: bytes) -> bytes:
     """Return text as JSON has it: null for numbers that are none (``NaN``, ``Infinity``, ``inf``), which C++ and
-    Python write; in strings backslashes that escape nothing (paths of Windows) and control characters as what they are;
-    no comma behind the last of a list or object.
+    Python write, and -1.066 for ``-1.-66`` (Kineto of 2024, before its base time); in strings backslashes that escape
+    nothing (paths of Windows), in names quotes (PyTorch 2.0), and control characters as what they are; no comma behind
+    the last of a list or object.
     """
-    return _NO_JSON.sub(
-        lambda found: (
-            _IN_STRING.sub(lambda part: part[1] or (b"\\\\" if part[0] == b"\\" else b" "), found[0])
-            if found[0][0] == _QUOTE
-            else (b"" if found[0] == b"," else b"null")
-        ),
-        text,
-    )
+    return _NO_JSON.sub(_as_json, text)
+
+
+def _as_json(found: re.Match[bytes]) -> bytes:
+    sort = found.lastgroup
+    if sort in ("name", "string"):
+        inside = _IN_STRING.sub(lambda part: part[1] or (b"\\" + part[2] if part[2] else b" "), found[sort])
+        return (found["head"] or b'"') + inside + b'"'
+    if sort == "ns":
+        return b"-" + found["us"] + b"." + found["ns"].zfill(3)
+    return b"null" if sort == "none" else b""
 
 
 def _object(text: bytes) -> _Around:

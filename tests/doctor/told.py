@@ -50,6 +50,8 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"further kernels of one call", _NOTHING),  # several kernels of one grouped call, as the program asked for
     (r"host-side receives or collectives were pending", {"host-comm"}),
     (r"distributedInfo: ", {"odd-header"}),
+    (r"^damaged rows", {"broken-rows"}),
+    (r"before or behind all else", {"launches-before-window", "launches-missing", "no-calls", "starts-before-launch"}),
     (r"the export was cut to a window", {"nsys-cut"}),
     (r"TARGET_INFO_SESSION_START_TIME|sessions: all times|another type than their call|have no name in the export", {"nsys-odd-rows"}),
     (r"rank.* not recorded$", {"missing-ranks"}),

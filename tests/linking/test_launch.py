@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from graphlink.linking.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, link
 from graphlink.linking.match import match_hosts
@@ -120,10 +121,22 @@ def test_launches_without_a_device_op_are_named() -> None:
         Call("cudaLaunchKernel", 10, 12, 1),
         Call("cudaLaunchKernel", 20, 22, 2),
         Call("cudaLaunchHostFunc", 30, 31, 3),
+        Call("cudaMemcpyAsync", 40, 41, 4),
+        Call("cudaMemsetAsync", 50, 51, 5),
     ]
     trace = build_trace([Host("aten::add", 0, 100)], calls, device=[Device("k", 15, 18, 1)])
-    assert launches_without_ops(trace) == {"cudaLaunchKernel": 1}
-    assert any("1 launch call without a device op (1 x cudaLaunchKernel)" in text for text in linked(trace).warnings)
+    assert launches_without_ops(trace) == {"cudaLaunchKernel": 1, "cudaMemcpyAsync": 1}
+    lost = "2 launch calls without a device op (1 x cudaLaunchKernel, 1 x cudaMemcpyAsync)"
+    assert any(lost in text for text in linked(trace).warnings)
+
+
+@pytest.mark.parametrize(("start_us", "named"), [(-150, False), (-160, True), (200, False), (210, True)])
+def test_device_ops_far_from_all_else_are_named(start_us: int, named: bool) -> None:
+    """One of 50 us without a call, beside 100 us of all else."""
+    calls = [Call("cudaLaunchKernel", 10, 12, 1)]
+    device = [Device("k", 15, 18, 1), Device("ghost", start_us, start_us + 50, 2)]
+    trace = build_trace([Host("aten::add", 0, 100)], calls, device=sorted(device, key=lambda op: op.start))
+    assert any("before or behind all else" in text for text in linked(trace).warnings) == named
 
 
 def test_a_launch_may_be_that_of_a_device_op_without_correlation() -> None:

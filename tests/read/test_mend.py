@@ -161,8 +161,28 @@ def test_commas_behind_the_last_of_a_list_or_object_are_read(tmp_path: Path, end
 
 
 def test_what_is_json_stays_as_it_is() -> None:
-    text = rb'{"a\\b\"c": ["NaN,]", "inf\u00e9", null, true, 1e5], "NaN": "\\n"}'
+    text = rb'{"a\\b\"c": ["NaN,]", "inf\u00e9", null, true, 1e5], "NaN": "\\n", "name": "a \"b\"", "pid": -1.5}'
     assert mended(text) == text
+
+
+def test_names_with_bare_quotes_and_times_before_the_base_are_read(tmp_path: Path) -> None:
+    """As PyTorch 2.0 wrote the first line of a module with stacks, and Kineto of 2024 times before its base."""
+    name = 'lib = Library("inductor", "IMPL")'
+    frame = {"ph": "X", "cat": "python_function", "name": "NAME", "pid": 1, "tid": 3, "ts": 1, "dur": 2}
+    text = json.dumps(document() | {"traceEvents": [frame, *document()["traceEvents"]]}, indent=1)
+    trace = read(tmp_path, text.replace("NAME", f"{name}\n(1): <module>"))
+    assert f"{name} (1): <module>" in trace.strings and calls_of_ops(trace) == list(range(6))
+    assert json.loads(mended(b'{"ts": [-1.-660, 0.-05], "name": "a", "id": 3}')) == {
+        "ts": [-1.66, -0.005],
+        "name": "a",
+        "id": 3,
+    }
+
+
+def test_lengths_below_zero_as_unsigned_numbers_count_as_none(tmp_path: Path) -> None:
+    content = document()
+    next(row for row in content["traceEvents"] if row.get("cat") == "kernel")["dur"] = 18446744073709551.615
+    assert read(tmp_path, content).left_out["dur < 0 taken as 0"] == 1
 
 
 def test_numbers_as_text_and_threads_beyond_63_bits_are_read(tmp_path: Path) -> None:

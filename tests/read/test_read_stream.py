@@ -146,6 +146,8 @@ def test_cut_files(tmp_path):
         (gzip.compress(whole)[:-300], "cut off"),
         (zstandard.compress(whole)[:-300], "ends|empty"),
         (whole[:-1], "not valid JSON"),
+        (whole + whole[100:], "not valid JSON"),
+        (whole.decode().encode("utf-16"), "UTF-16"),
         (b"", "empty"),
         (b" \n", "empty"),
         (b'{"events": []}', "no list"),
