@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from graphlink import output_names
 from graphlink.engine.beside import LARGE_BYTES, side_by_side
 from graphlink.errors import InputError, UsageError
+from graphlink.graph.et_nodes import Forms
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
 from graphlink.read.document import load as load_document
@@ -61,9 +63,10 @@ def load(files: Mapping[int, Path]) -> dict[int, Graph]:
         InputError: as ``read_et``.
     """
     sizes = [path.stat().st_size if path.is_file() else 0 for path in files.values()]
+    forms = Forms()  # ranks of a run repeat each other's
     if sum(sizes) < LARGE_BYTES:
-        return {rank: read_et(path) for rank, path in files.items()}
-    graphs = side_by_side(read_et, [*files.values()], [size * BYTES_A_BYTE for size in sizes])
+        return {rank: read_et(path, forms) for rank, path in files.items()}
+    graphs = side_by_side(partial(read_et, forms=forms), [*files.values()], [size * BYTES_A_BYTE for size in sizes])
     return dict(zip(files, graphs, strict=True))
 
 

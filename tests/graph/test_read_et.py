@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
 from graphlink.errors import InputError
+from graphlink.graph import et_nodes
 from graphlink.graph import read_et as chakra
 from graphlink.graph.fold import fold
 from graphlink.graph.read_et import read_et
@@ -291,6 +292,59 @@ def nodes(draw: Any) -> bytes:
 def test_columns_are_those_of_the_messages(tmp_path_factory: pytest.TempPathFactory, given_nodes: list[bytes]) -> None:
     path = written(tmp_path_factory.mktemp("et"), *given_nodes)
     assert_as_in_messages(read_et(path), path)
+
+
+@st.composite
+def plain_nodes(draw: Any) -> bytes:
+    """A node as graphlink writes them: the same few names, integers of every length."""
+    near = [2**k + d for k in (0, 7, 14, 21, 28, 35, 42, 49) for d in (-1, 0, 1)]
+    values = st.sampled_from([*near[:-2], -1, -2, -(2**56)])
+    names = draw(st.sampled_from([("start_ns", "tid", "rf_id"), ("start_ns", "comm_size", "launch_latency_ns"), ()]))
+    attr = [A(name=name, int64_val=draw(values)) for name in names] + [
+        A(name="is_cpu_op", bool_val=draw(st.booleans()))
+    ]
+    deps = draw(st.lists(st.sampled_from([i for i in near[:-2] if i >= 0]), max_size=3))
+    attr += [A(name="dep_kinds", string_list=pb.StringList(values=["host"] * len(deps)))] * draw(st.booleans())
+    attr += [A(name="sync_call", string_val="cudaMemcpy"), A(name="pg_desc", string_val="dp")] * draw(st.booleans())
+    number = draw(st.sampled_from(near[:-2]))
+    text = draw(st.sampled_from(["a", "b" * 200, ""]))
+    some = pb.Node(id=number, name=text, type=4, data_deps=deps, ctrl_deps=deps[:1], duration_micros=number, attr=attr)
+    return bytes(some.SerializeToString())
+
+
+def one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph | str:
+    with monkeypatch.context() as patch:
+        patch.setattr(et_nodes, "_at_once", lambda *_: None)
+        return outcome(path)
+
+
+def outcome(path: Path) -> Graph | str:
+    try:
+        return read_et(path)
+    except InputError as problem:
+        return str(problem)
+
+
+@settings(max_examples=settings().max_examples * 2, deadline=None)
+@given(st.lists(plain_nodes(), min_size=1, max_size=12), st.data())
+def test_nodes_of_a_block_at_once_are_those_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, given_nodes: list[bytes], data: st.DataObject
+) -> None:
+    path, monkeypatch = written(tmp_path_factory.mktemp("et"), *given_nodes), pytest.MonkeyPatch()
+    assert et_nodes._at_once(given_nodes, {}, et_nodes.Forms(), 0) is not None
+    whole = outcome(path)
+    assert isinstance(whole, Graph)
+    assert_same(whole, one_by_one(path, monkeypatch))
+    assert_as_in_messages(whole, path)
+    raw = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 2))):
+        raw[data.draw(st.integers(len(framed(HEAD)), len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(raw)
+    got, plain = outcome(path), one_by_one(path, monkeypatch)
+    if isinstance(got, str) or isinstance(plain, str):
+        assert got == plain
+    else:
+        assert_same(got, plain)
 
 
 def test_a_node_of_ours(tmp_path: Path) -> None:
