@@ -55,7 +55,7 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "count": Unit("{:,}".format),
     "number": Unit(str),
     "part": Unit(lambda pair: percent(*pair)),  # and its whole
-    "of": Unit(lambda pair: "{:,} of {:,}".format(*pair)),
+    "of all": Unit(lambda pair: "{:,} of {:,}".format(*pair)),
     "ratio": Unit("{:.4f}".format),
     "mean": Unit("{:.3g}".format),  # in the unit that the name of a counter says
     "of one": Unit(lambda share: percent(share, 1)),
@@ -72,7 +72,7 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "list": Unit(lambda texts: first_few(texts, 3), lambda texts: ", ".join(texts[:3]), ", ".join),
     "numbers": Unit(lambda numbers: first_few(numbers, 6), whole=lambda numbers: ", ".join(map(str, numbers))),
 }
-REWORDED: Final = ("share", "of", *(name for name, unit in UNITS.items() if unit.whole))  # not shown as they are stored
+REWORDED: Final = ("share", "of all", *(name for name, unit in UNITS.items() if unit.whole))  # not as stored
 WORDS: Final = ("word", "cause", *REWORDED)  # the others are numbers
 _KINDS: Final = {int: "count", float: "of one", tuple: "part", Literal: "word"}
 

@@ -55,7 +55,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: int
     replays: Annotated[
         tuple[int, int] | UnsetType,
-        figure("replays recorded", "as in `gpu`, of all its steps", unit="of", head="replays"),
+        figure("replays recorded", "as in `gpu`, of all its steps", unit="of all", head="replays"),
     ] = UNSET
     mean_batch: Annotated[float | None, figure("requests a step", unit="about")] = None
     tokens: Annotated[int | None, figure(unit="about")] = None

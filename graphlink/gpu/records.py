@@ -78,7 +78,7 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
             "replays recorded",
             "launches of CUDA graphs whose work is recorded, of all; where some of the recording have none and no "
             "other device ran graphs. Of a step: those that began in it. What the others ran counts as idle",
-            unit="of",
+            unit="of all",
             head="replays",
         ),
     ] = UNSET
