@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, inf, lgamma, log, log1p, sqrt
 from typing import Final
 
@@ -66,14 +67,14 @@ def tail(t: float, freedom: float) -> float:
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
+@lru_cache(maxsize=1024)
 def quantile(p: float, freedom: float) -> float:
     """Return the t that a share ``p`` (above 1/2) of the distribution lies below, by bisection."""
     high = 1.0
     while tail(high, freedom) / 2 > 1 - p and high < 1e12:
         high *= 2
     low = 0.0
-    for _ in range(200):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if tail(middle, freedom) / 2 > 1 - p else (low, middle)
     return high
 

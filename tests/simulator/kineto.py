@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.simulator.dialects import (
     BASE_NS,
     DIALECTS,
@@ -471,7 +473,6 @@ def write_kineto(
 
 def write_json(document: Row, path: str | Path, indent: int | None = None) -> None:
     """Minified, or indented; gzip without a time stamp, so equal documents give equal files."""
-    separators = None if indent is not None else (",", ":")
-    data = json.dumps(document, indent=indent, separators=separators).encode() + b"\n"
+    data = (msgspec.json.encode(document) if indent is None else json.dumps(document, indent=indent).encode()) + b"\n"
     path = Path(path)
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
