@@ -4,6 +4,7 @@ the parts add up to the ns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +14,8 @@ from msgspec import UNSET, UnsetType
 from graphlink import spans
 from graphlink.causes import CAUSES, OF_DEVICES
 from graphlink.gpu.records import GroupTime, Idle, StreamTime
+from graphlink.graph.families import PYTHON, families_of
+from graphlink.graph_model import CHAINED, Graph, NodeKind
 from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.tables import spread
@@ -20,6 +23,7 @@ from graphlink.tables import spread
 BINS: Final = 1_200  # of a device, however long it was recorded
 LEVELS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 KEYS: Final = ("compute", "exposed_communication", "exposed_copy", *CAUSES)
+HOST_KEYS: Final = ("host", "communication", "python", "idle")  # of a rank without devices
 
 
 class Busy(msgspec.Struct, frozen=True):
@@ -83,18 +87,41 @@ def over_time(device: Busy, why: Idle, from_ns: int, to_ns: int) -> dict[str, st
     """Return how much of each bin a device spent on each of ``KEYS``, a character of ``LEVELS`` a bin; without those on
     which it spent nothing. O(n log n) in spans.
     """
+    idle = [Spans(why.start_ns[why.cause == cause], why.end_ns[why.cause == cause]) for cause in OF_DEVICES]
+    return _levels(KEYS, (device.compute, device.working, device.any), idle, from_ns, to_ns)
+
+
+def host_over_time(graph: Graph) -> dict[str, str]:
+    """Return for each of ``HOST_KEYS`` how much of each bin from the start of a rank on its threads spent on it, as
+    ``over_time``: ops of any thread; where none runs, messages that are awaited; else Python between ops; else what
+    nothing recorded explains. O(n log n) in nodes.
+    """
+    python = (graph.kind == NodeKind.HOST_GAP) | (families_of(graph, {PYTHON: 0}) == 0)  # gaps, and marks of steps
+    works, sends = np.isin(graph.kind, CHAINED) & ~python, graph.kind == NodeKind.HOST_COMM
+    waits, ends_ns = graph.wait_ns > 0, graph.start_ns + graph.duration_ns
+    sorts = (
+        (graph.start_ns[works], ends_ns[works]),
+        (ends_ns[waits], (ends_ns + graph.wait_ns)[waits]),
+        (graph.start_ns[sends], graph.end_ns[sends]),
+        (graph.start_ns[python], ends_ns[python]),
+    )
+    so_far = [spans.union(*map(np.concatenate, zip(*sorts[:count], strict=True))) for count in (1, 3, 4)]
+    end_ns = int(graph.end_ns.max(initial=0))
+    return _levels(HOST_KEYS, so_far, [spans.complement(so_far[-1], 0, end_ns)], 0, end_ns)
+
+
+def _levels(
+    keys: Sequence[str], nested: Sequence[Spans], others: Sequence[Spans], from_ns: int, to_ns: int
+) -> dict[str, str]:
+    """Return the share of each bin that each of ``keys`` takes: of ``nested`` spans, each of which holds the one
+    before, what it adds to that; then of ``others`` all.
+    """
     bins = min(BINS, to_ns - from_ns)
     edges = from_ns + np.arange(bins + 1, dtype=np.int64) * (to_ns - from_ns) // max(bins, 1)  # exact, as of times
-    low, high = edges[:-1], edges[1:]
-    compute, working, busy = (
-        spans.overlap_ns(covered, low, high) for covered in (device.compute, device.working, device.any)
-    )
-    idle = [
-        spans.overlap_ns(Spans(why.start_ns[why.cause == cause], why.end_ns[why.cause == cause]), low, high)
-        for cause in OF_DEVICES
-    ]
-    parts = zip(KEYS, (compute, working - compute, busy - working, *idle), strict=True)
-    scale = (len(LEVELS) - 1) / (high - low)
+    so_far, rest = ([spans.overlap_ns(each, edges[:-1], edges[1:]) for each in some] for some in (nested, others))
+    added = np.diff(so_far, axis=0, prepend=0)
+    scale = (len(LEVELS) - 1) / np.diff(edges)
+    parts = zip(keys, (*added, *rest), strict=True)
     return {key: "".join(LEVELS[k] for k in np.rint(ns * scale).astype(int).tolist()) for key, ns in parts if ns.any()}
 
 

@@ -47,12 +47,10 @@ MOST_ROWS: Final = 100  # of a table of a rank
 BUSY: Final = {"compute": "compute_ns", "exposed_communication": "exposed_comm_ns", "exposed_copy": "exposed_copy_ns"}
 
 
-def gpu_time(found: Found) -> Section:
-    """Return the section; without GPUs it says so."""
-    title = "GPU time by cause"
+def gpu_time(found: Found) -> Section | None:
+    """Return the section; None without GPUs."""
     if not found.has_gpus:
-        why = "No device ops were recorded, so there is no GPU time to tell: the sections below are about the host."
-        return Section("gpu", title, [Sentence([why], note=True)])
+        return None
     devices = [(rank, one) for rank in found.ranks for one in rank.gpu]
     shown = [pair for pair in devices if pair[0].rank in found.told] if len(devices) > MOST_BARS else devices
     parts: list[Part] = []
@@ -66,7 +64,7 @@ def gpu_time(found: Found) -> Section:
     parts += [part for number in found.told for part in _told(found, number)]
     bare = [f"{rank.rank}" for rank in found.ranks if not rank.gpu]
     parts += [Sentence([f"No device ops were recorded on rank {', '.join(bare[:8])}."], note=True)] if bare else []
-    return Section("gpu", title, parts)
+    return Section("gpu", "GPU time by cause", parts)
 
 
 def _phases(found: Found) -> list[Part]:

@@ -212,4 +212,5 @@ FIELDS: Final = (
     Field("top_gain", "steps", list[StepTime]),
     Field("top_gain", "iterations", Iterations | UnsetType, UNSET),  # absent where no steps were found
     Field("top_gain", "phases", list[Phase] | UnsetType, UNSET),  # absent where no name tells them
+    Field("top_gain", "host_over_time", dict[str, str] | UnsetType, UNSET),  # of ranks without devices, as `over_time`
 )

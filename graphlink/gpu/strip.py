@@ -1,12 +1,14 @@
-"""The strip of a run on its page: what each GPU was busy with and why it was idle, over time."""
+"""The strip of a run on its page: what each GPU was busy with and why it was idle, over time; without GPUs, what the
+host of each rank did."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from graphlink.gpu.busy import BINS, KEYS, LEVELS
+from graphlink.gpu.busy import BINS, HOST_KEYS, KEYS, LEVELS
 from graphlink.gpu.records import DeviceTime
 from graphlink.gpu.table import MOST_LANES, idle_percent
 from graphlink.model import F64, I64
@@ -17,36 +19,56 @@ from graphlink.report.summary import Rank
 
 MOST_MARKS: Final = 100  # steps of a rank: more lines would hide what lies below them
 MOST_CELLS: Final = 12_000  # of all lanes together: more would be a page that opens slowly
+_KEYS: Final = (*HOST_KEYS, *KEYS)
+_ON_GPUS: Final = (
+    "What each GPU did, and why it was idle",
+    "From left to right the time of the run. The height of a colour shows for which part of the moment the GPU did "
+    "so: busy time above, idle time by its cause below it.",
+)
+_ON_HOSTS: Final = (
+    "What the host of each rank did",
+    "From left to right the time of the run. The height of a colour shows for which part of the moment the host did "
+    "so: ops of any of its threads above; below, while no op ran, messages that were awaited, Python between ops, and "
+    "time that nothing recorded explains.",
+)
+
+
+class _Lane(NamedTuple):
+    rank: Rank
+    name: str
+    over_time: Mapping[str, str]
+    start_ns: int
+    end_ns: int
 
 
 def run_over_time(found: Found) -> Section | None:
-    """Return the section; None where no GPU was recorded."""
-    devices = [(rank, gpu) for rank in found.ranks for gpu in rank.gpu if gpu.over_time]
-    whole = sum(len(rank.gpu) for rank in found.ranks)
-    if not devices:
+    """Return the section; None where the summary tells no time of any GPU or host."""
+    lanes = [_lane(found, rank, gpu) for rank in found.ranks for gpu in rank.gpu if gpu.over_time]
+    whole, on_gpus = sum(len(rank.gpu) for rank in found.ranks), found.has_gpus
+    if not on_gpus:
+        hosts, whole = [rank for rank in found.ranks if rank.host_over_time], len(found.ranks)
+        lanes = [_lane(found, rank, None) for rank in hosts]
+    if not lanes:
         return None
-    most = sorted(devices, key=lambda pair: -idle_percent(pair[0]))[:MOST_LANES]
-    shown = [pair for pair in devices if pair in most]
-    placed = [_span(found, rank, gpu) for rank, gpu in shown]
+    most = sorted(lanes, key=lambda lane: -idle_percent(lane.rank))[:MOST_LANES]
+    shown = [lane for lane in lanes if lane in most]
+    placed = [(lane.start_ns, lane.end_ns) for lane in shown]
     first = min(start for start, _ in placed)
     placed = [(start - first, end - first) for start, end in placed]  # floats would not hold times since 1970
     length_ns = max(end for _, end in placed)
     cells = min(BINS, MOST_CELLS // len(shown))
     edges = np.linspace(0, length_ns, cells + 1)
     parts = {
-        (lane, KEYS.index(key)): _resampled(levels, *placed[lane], edges)
-        for lane, (_, gpu) in enumerate(shown)
-        for key, levels in gpu.over_time.items()
+        (k, _KEYS.index(key)): _resampled(levels, *placed[k], edges)
+        for k, lane in enumerate(shown)
+        for key, levels in lane.over_time.items()
     }
-    some = f", the {len(shown)} most idle of {whole} GPUs" if len(shown) < whole else ""
-    says = (
-        "From left to right the time of the run. The height of a colour shows for which part of the moment the GPU did "
-        "so: busy time above, idle time by its cause below it."
-    )
     marks = [
         [found.run_ns(rank.rank, step.start_ns) - first for step in rank.steps] if len(rank.steps) <= MOST_MARKS else []
-        for rank, _ in shown
+        for rank in (lane.rank for lane in shown)
     ]
+    title, says = _ON_GPUS if on_gpus else _ON_HOSTS
+    most_idle = f", the {len(shown)} most idle of {whole} GPUs" if on_gpus else f", {len(shown)} of {whole} ranks"
     if any(marks):
         says += " Lines mark where steps began."
     return Section(
@@ -55,23 +77,27 @@ def run_over_time(found: Found) -> Section | None:
         [
             Strip(
                 "run-strip",
-                f"What each GPU did, and why it was idle{some}",
+                title + most_idle * (len(shown) < whole),
                 says,
-                [f"rank {rank.rank}" + f", GPU {gpu.device}" * (len(rank.gpu) > 1) for rank, gpu in shown],
+                [lane.name for lane in shown],
                 length_ns,
                 cells,
-                strip_cells(parts, KEYS, cells),
+                strip_cells(parts, _KEYS, cells),
                 marks,
             )
         ],
     )
 
 
-def _span(found: Found, rank: Rank, gpu: DeviceTime) -> tuple[int, int]:
-    """Return from when to when a device was recorded, on the clock of the run, or of the rank where that is unknown."""
-    lead = next((sum(one.offset_ns) // 2 for one in rank.clock.devices if one.device == gpu.device), 0)
-    start, end = gpu.from_ns - lead, gpu.to_ns - lead
-    return found.run_ns(rank.rank, start), found.run_ns(rank.rank, end)
+def _lane(found: Found, rank: Rank, gpu: DeviceTime | None) -> _Lane:
+    """Return what a device, else the host of a rank, did over time, and from when to when, on the clock of the run, or
+    of the rank where that is unknown."""
+    name, over_time, start_ns, end_ns = f"rank {rank.rank}", rank.host_over_time, 0, rank.replay.measured_ns
+    if gpu is not None:
+        lead_ns = next((sum(one.offset_ns) // 2 for one in rank.clock.devices if one.device == gpu.device), 0)
+        name, over_time = name + f", GPU {gpu.device}" * (len(rank.gpu) > 1), gpu.over_time
+        start_ns, end_ns = gpu.from_ns - lead_ns, gpu.to_ns - lead_ns
+    return _Lane(rank, name, over_time or {}, found.run_ns(rank.rank, start_ns), found.run_ns(rank.rank, end_ns))
 
 
 def _resampled(levels: str, start_ns: int, end_ns: int, edges: F64) -> I64:

@@ -361,16 +361,17 @@ def idle_percent(rank: Any) -> float:
 
 
 def with_fewer_strips(ranks: Sequence[Any]) -> Sequence[Any]:
-    """Return the ranks with ``over_time`` of no more GPUs than the strip of a page shows, those of the most idle ranks:
-    it is 12 kB of each."""
+    """Return the ranks with ``over_time`` of no more GPUs, or hosts of ranks without, than the strip of a page shows,
+    those of the most idle ranks: it is 12 kB of each."""
     most = sorted(ranks, key=lambda rank: -idle_percent(rank))
-    before = np.cumsum([0, *(len(rank.gpu) for rank in most)])
+    before = np.cumsum([0, *(max(len(rank.gpu), 1) for rank in most)])
     kept = {rank.rank: MOST_LANES - int(k) for rank, k in zip(most, before, strict=False)}
     return [
         rank
-        if kept[rank.rank] >= len(rank.gpu)
+        if kept[rank.rank] >= max(len(rank.gpu), 1)
         else replace(
             rank,
+            host_over_time=UNSET,
             gpu=[
                 replace(gpu, over_time=gpu.over_time if k < kept[rank.rank] else UNSET)
                 for k, gpu in enumerate(rank.gpu)

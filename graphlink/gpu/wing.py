@@ -42,6 +42,7 @@ class _GpuTime(Wing):
         from msgspec.structs import replace
 
         from graphlink import publish
+        from graphlink.gpu.busy import host_over_time
         from graphlink.gpu.phases import phases
         from graphlink.gpu.time import bare_ns, blocks, gpu_time, idle_rows
 
@@ -55,6 +56,7 @@ class _GpuTime(Wing):
             "steps": list(gpu.steps),
             "iterations": UNSET if gpu.iterations is None else replace(gpu.iterations, bare_ns=bare),
             "phases": phases(gpu, work.linked, work.prepared.built.graph.epoch_ns) or UNSET,
+            "host_over_time": UNSET if gpu.gpu else host_over_time(work.graph),
         }
         rows = (idle_rows(gpu),) if work.options.timeline != "none" else ()
         return RankPart(fields, (name,), rows, gpu.warnings)

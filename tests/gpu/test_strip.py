@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import graphlink
 from graphlink.gpu.busy import BINS, KEYS, LEVELS
@@ -17,6 +19,7 @@ from graphlink.page.found import find
 from graphlink.page.parts import Strip
 from tests.simulator import ClusterTraining, LateStart, cluster_run
 
+REAL = Path(__file__).parents[2] / "fixtures" / "real"
 FIELDS = dict(zip(KEYS, ("compute_ns", "exposed_comm_ns", "exposed_copy_ns"), strict=False))
 
 
@@ -61,6 +64,23 @@ def test_lanes_lie_on_the_clock_of_the_run(folder: Path) -> None:
     for lane, rank in enumerate(ranks):
         spent = sum(one.value * part.count for part in made.parts if part.lane == lane for one in part.segments)
         assert spent == pytest.approx(rank.gpu[0].whole_ns, rel=0.01)
+
+
+def test_without_gpus_the_strip_is_of_hosts(tmp_path: Path) -> None:
+    """Ranks of two cores over gloo: ops, messages that are awaited, and Python, as long as the nodes of the graph say."""
+    run = graphlink.link(REAL / "pipeline", out=tmp_path / "out", options=graphlink.Options(timeline="none"))
+    made = strip(tmp_path / "out")
+    assert (made.title, made.lanes) == ("What the host of each rank did", [f"rank {rank}" for rank in run.ranks])
+    for lane, rank in enumerate(run.summary.ranks):
+        spent = Counter[str]()
+        for part in made.parts:
+            for one in part.segments if part.lane == lane else ():
+                spent[one.key] += one.value * part.count
+        assert spent.total() == pytest.approx(rank.replay.measured_ns, rel=0.01)
+        assert spent["communication"] == pytest.approx(run.nodes(rank.rank).wait_ns.sum(), rel=0.1)
+        assert min(spent["communication"], spent["host"]) > 0.1 * rank.replay.measured_ns
+    many = [replace(run.summary.ranks[0], rank=number) for number in range(70)]
+    assert sum(bool(rank.host_over_time) for rank in with_fewer_strips(many)) == 64
 
 
 def test_of_many_gpus_the_most_idle_are_shown_in_few_cells(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
