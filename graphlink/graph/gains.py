@@ -8,6 +8,7 @@ scaled, and count as idle time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -18,12 +19,13 @@ from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
 from graphlink.graph.families import before_what, families_of
 from graphlink.graph.order import longest_path
+from graphlink.graph.relief import Relief
 from graphlink.graph.slack import Slack, crossing, least_over
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.records import Short
-from graphlink.tables import concat, numbered_values, spread, sums
+from graphlink.tables import concat, marked, numbered_values, spread, sums, take
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -84,7 +86,7 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
 def top_gains(
     graph: Graph,
     linked: Linked,
-    late: Slack,
+    slacks: tuple[Slack, Slack],
     path: CriticalChain,
     share: U8,
     top: int = 100,
@@ -93,13 +95,15 @@ def top_gains(
     """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share and each operation:
     ``NOWHERE`` where it is none of the ``top`` largest and was not computed.
 
-    ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as;
-    ``operation``: which one each node is part of, ``NOWHERE`` for none.
+    ``slacks``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as;
+    ``operation``: which one each node is part of, ``NOWHERE`` for none. The second of ``slacks`` is of a replay in
+    which no full queue holds a launch, for what a device does: that holds the launches.
 
     Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans
     it), of the rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up
     to ``ROUNDS`` passes.
     """
+    late = slacks[0]
     # of a delay, what launch latency does not explain
     work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)
     alone = _single_gains(graph, late, path, work)
@@ -107,8 +111,10 @@ def top_gains(
     operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
     names: dict[str, int] = {}
     family = families_of(graph, names).astype(np.int32)
-    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), family, working, operation)]
-    _evaluate(groups, (top, top, len(Share), top), graph, late, work)
+    staged, held_ns = _staged(graph, work), 0 if slacks[1] is late else int(graph.wake_ns.sum())
+    groups = [_Groups.of(graph, _op_of(graph), work, path, alone, staged, 0)]  # single ops: as if no launch were held
+    groups += [_Groups.of(graph, label, work, path, alone, staged, held_ns) for label in (family, working, operation)]
+    _evaluate(groups, (top, top, len(Share), top), graph, slacks, work)
     ops, families, by_share, operations = groups
     without_idle = longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work))
     share_gains = {**dict.fromkeys(SHARES, 0), **dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))}
@@ -147,7 +153,9 @@ def _once_ns(op: I32, work_ns: I64) -> int:
     return most_ns if 100 * most_ns >= _ONCE_PCT * int(work_ns.sum()) else 0
 
 
-def _evaluate(groups: Sequence[_Groups], tops: Sequence[int], graph: Graph, late: Slack, work_ns: I64) -> None:
+def _evaluate(
+    groups: Sequence[_Groups], tops: Sequence[int], graph: Graph, slacks: tuple[Slack, Slack], work_ns: I64
+) -> None:
     """Compute gains of ``groups``, in place, until the ``tops`` largest of each are known or ``ROUNDS`` are over."""
     for _ in range(ROUNDS):
         wanted = [group.wanted(top) for group, top in zip(groups, tops, strict=True)]
@@ -155,11 +163,22 @@ def _evaluate(groups: Sequence[_Groups], tops: Sequence[int], graph: Graph, late
         if not ends[-1]:
             break
         each = [*zip(groups, wanted, ends[:-1].tolist(), strict=True)]
-        sets = concat(*(group.relief(labels, work_ns, first) for group, labels, first in each))
-        bounds = np.concatenate([group.path_ns[labels] for group, labels, _ in each])
-        gains = np.split(relief.gains(graph, late, sets, bounds), ends[1:-1])
-        for (group, labels, _), gain_ns in zip(each, gains, strict=True):
+        sets = concat(*(part for group, labels, first in each for part in group.reliefs(labels, work_ns, first)))
+        bounds = np.concatenate([group.bound_ns[labels] for group, labels, _ in each])
+        held = np.concatenate([group.held[labels] for group, labels, _ in each])
+        gains_ns, held_ns = (relief.gains(graph, late, sets, bounds * (held == k)) for k, late in enumerate(slacks))
+        gains_ns += np.where(held, held_ns + slacks[0].total_ns - slacks[1].total_ns, 0)
+        for (group, labels, _), gain_ns in zip(each, np.split(gains_ns, ends[1:-1]), strict=True):
             group.gain_ns[labels] = gain_ns
+
+
+def _staged(graph: Graph, work_ns: I64) -> Relief:
+    """Return for how long the host staged each copy (``relief.staging``), at most what its nodes cost: a what-if that
+    makes copies quicker makes that quicker, too."""
+    pageable = np.array([bool(relief.PAGEABLE.search(text)) for text in graph.strings], np.bool_)[graph.name]
+    is_part, ends_ns = graph.kind == NodeKind.HOST_PART, graph.start_ns + graph.duration_ns
+    staged = relief.staging(graph.edge_kind, graph.source, graph.target, pageable, is_part, graph.start_ns, ends_ns)
+    return replace(staged, less_ns=np.minimum(staged.less_ns, work_ns[staged.node]))
 
 
 def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:
@@ -193,39 +212,69 @@ def _op_of(graph: Graph) -> I32:
 class _Groups(msgspec.Struct, frozen=True):
     """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per
     label.
+
+    ``staged``: what the host took to stage copies of a label (``column``), in nodes that are none of it.
     """
 
     label: I32
     working: Bool  # a node: in a group, and costs something
+    staged: Relief
+    held: Bool  # all of it is on a device, and launches wait for it
     path_ns: I64
+    bound_ns: I64  # at least the gain
     gain_ns: I64  # NOWHERE where it is not known yet
 
     @classmethod
-    def of(cls, label: I32, work_ns: I64, path: CriticalChain, alone_ns: I64) -> _Groups:
+    def of(
+        cls,
+        graph: Graph,
+        label: I32,
+        work_ns: I64,
+        path: CriticalChain,
+        alone_ns: I64,
+        staged: Relief,
+        held_ns: int,
+    ) -> _Groups:
+        """Put nodes together. ``alone_ns``: gains of single nodes of the path; ``held_ns``: for how long launches and
+        other calls waited in all."""
         working = (label != NOWHERE) & (work_ns > 0)
         labels = int(label.max(initial=NOWHERE)) + 1
         on_path = path.node[working[path.node]]
         path_ns = sums(labels, label[on_path], work_ns[on_path])
-        gain_ns = np.where(path_ns > 0, np.int64(NOWHERE), np.int64(0))
+        owner = label[staged.column]
+        staged = take(replace(staged, column=owner), (owner != NOWHERE) & (owner != label[staged.node]))
+        beside = take(staged, marked(len(label), path.node)[staged.node])
+        bound_ns = path_ns + sums(labels, beside.column, beside.less_ns)
+        held = (np.bincount(label[working & graph.host], minlength=labels) == 0) & (held_ns > 0)
+        off_path_ns = sums(labels, label[working], work_ns[working]) - path_ns
+        bound_ns += np.where(held, np.minimum(off_path_ns, held_ns), 0)
+        gain_ns = np.where(bound_ns > 0, np.int64(NOWHERE), np.int64(0))
         single = np.bincount(label[working], minlength=labels) == 1
+        single &= ~(held | marked(labels, staged.column))
         mine = np.flatnonzero(working[path.node])
         mine = mine[single[label[path.node[mine]]]]
         gain_ns[label[path.node[mine]]] = alone_ns[mine]
-        return cls(label, working, path_ns, gain_ns)
+        return cls(label, working, staged, held, path_ns, bound_ns, gain_ns)
 
     def wanted(self, top: int) -> I64:
         """Choose the groups to evaluate next: their bound is above the ``top``-th of the gains known."""
         known = self.gain_ns[self.gain_ns > 0]
         least = int(np.partition(known, len(known) - top)[len(known) - top]) if len(known) >= top else 0
-        wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.path_ns > least))
-        return wanted[np.argsort(-self.path_ns[wanted], kind="stable")[:WIDTH]]
+        wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.bound_ns > least))
+        return wanted[np.argsort(-self.bound_ns[wanted], kind="stable")[:WIDTH]]
 
-    def relief(self, groups: I64, work_ns: I64, first: int = 0) -> relief.Relief:
+    def relief(self, groups: I64, work_ns: I64, first: int = 0) -> Relief:
         """Return a set for each group, numbered from ``first``: its nodes cost nothing."""
         column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
         mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
         nodes = np.flatnonzero(mine).astype(np.int32)
-        return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])
+        return Relief(column[self.label[nodes]], nodes, work_ns[nodes])
+
+    def reliefs(self, groups: I64, work_ns: I64, first: int) -> tuple[Relief, Relief]:
+        """Return a set for each group, and what the host takes to stage its copies, which goes with them."""
+        column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
+        staged = replace(self.staged, column=column[self.staged.column])
+        return self.relief(groups, work_ns, first), take(staged, staged.column != NOWHERE)
 
     def _order(self) -> I64:
         """Return the groups of known gain, the largest first."""
@@ -234,7 +283,7 @@ class _Groups(msgspec.Struct, frozen=True):
 
     def others_at_most_ns(self, top: int) -> int:
         """Return what no gain but the ``top`` largest is above."""
-        unknown = self.path_ns[self.gain_ns == NOWHERE]
+        unknown = self.bound_ns[self.gain_ns == NOWHERE]
         return max(int(self.gain_ns[self._order()[top : top + 1]].max(initial=0)), int(unknown.max(initial=0)))
 
     def largest(self, top: int, share: U8, work_ns: I64) -> Iterator[tuple[int, dict[str, Any], I32]]:

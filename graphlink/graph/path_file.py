@@ -13,7 +13,7 @@ import msgspec
 from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
 from graphlink.graph.gains import Gains, top_gains
-from graphlink.graph.slack import slack
+from graphlink.graph.slack import slack, without_queues
 from graphlink.graph.write_et import KINDS
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, Communication, Linked
@@ -89,7 +89,8 @@ def explain(
     share = shares(graph, linked, comm)
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)
-    gains, operation_gain_ns = top_gains(graph, linked, late, path, share, top, operation)
+    slacks = late, without_queues(graph, late, cost_ns)
+    gains, operation_gain_ns = top_gains(graph, linked, slacks, path, share, top, operation)
     return Explained(path, late.node_ns, gains, operation_gain_ns)
 
 

@@ -9,6 +9,7 @@ one node.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ import numpy as np
 from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import marked, spread
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.tables import concat, marked, spread
 
+PAGEABLE = re.compile("Pageable")
+_STAGES = 0.9  # of the longer of the two that a copy and what stages it run side by side
 _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache
 
 
@@ -51,6 +54,31 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
         return np.zeros(len(bound_ns), np.int64)
     chains = _contracted(graph, slack, most)
     return np.minimum(_least_loss(chains, relief, len(bound_ns)), bound_ns)
+
+
+def staging(
+    kind: U8, source: I64 | I32, target: I64, pageable: Bool, is_part: Bool, start_ns: I64, end_ns: I64
+) -> Relief:
+    """Return for how long a part of the op that launched a copy from or to pageable memory ran beside it (``less_ns``):
+    of the copy ``column`` the host node ``node``. Edges in columns, then columns of nodes.
+
+    The host fills a buffer of the driver's as the device empties it, or the other way round, so neither is quicker than
+    the other (CUDA, "API synchronization behavior"): that time is what staging took, and changes as the copy's does.
+    """
+    launch = np.flatnonzero((kind == EdgeKind.LAUNCH) & pageable[target])
+    chain = np.flatnonzero((kind == EdgeKind.HOST) & is_part[target])
+    then = spread(len(pageable), source[chain], target[chain])
+    copy = np.unique(target[launch])
+    by = spread(len(pageable), target[launch], source[launch])[copy]
+    found = [Relief(copy[:0].astype(np.int32), copy[:0].astype(np.int32), copy[:0])]
+    while len(by):
+        beside_ns = np.minimum(end_ns[by], end_ns[copy]) - np.maximum(start_ns[by], start_ns[copy])
+        longer_ns = np.maximum(end_ns[copy] - start_ns[copy], end_ns[by] - start_ns[by])
+        some = (beside_ns > 0) & (beside_ns >= _STAGES * longer_ns)
+        found.append(Relief(copy[some].astype(np.int32), by[some].astype(np.int32), beside_ns[some]))
+        on = then[by] != NOWHERE
+        copy, by = copy[on], then[by[on]]
+    return concat(*found)
 
 
 def _one_a_node(graph: Graph) -> I32:

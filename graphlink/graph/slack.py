@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 
 from graphlink.graph.latency import costs
-from graphlink.graph.order import blocks
-from graphlink.graph_model import Graph
+from graphlink.graph.order import blocks, longest_path
+from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import concat, marked
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
+_MUCH: Final = 100  # times what full queues held is the length: else no gain changes by a hundredth of it
 _RUN: Final = 64
 
 
@@ -52,6 +53,17 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
         )
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
     return Slack(total, start, end_ns, node, gap, edge, lag_ns)
+
+
+def without_queues(graph: Graph, late: Slack, cost_ns: I64) -> Slack:
+    """Return the slack in a replay in which no full queue holds a launch: its length then hangs on the device alone.
+    ``late`` where that is less than a hundredth of it. Linear.
+    """
+    waits = marked(len(cost_ns), graph.target[graph.edge_kind == EdgeKind.SYNC])
+    own_ns = cost_ns - np.where(waits, 0, graph.wake_ns)
+    if _MUCH * int((cost_ns - own_ns).sum()) < late.total_ns:
+        return late
+    return slack(graph, longest_path(graph.first, graph.source, own_ns), own_ns)
 
 
 def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:

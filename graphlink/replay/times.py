@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
+from graphlink.graph.relief import PAGEABLE, staging
 from graphlink.graph_model import EdgeKind
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.records import shortened
@@ -21,12 +21,9 @@ from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import spread
 
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
-_PAGEABLE: Final = re.compile("Pageable")
-_STAGES: Final = 0.9  # of the longer of the two that a copy and what stages it run side by side
 _PIECE: Final = 3  # characters by which names are compared
 _NAMES: Final = "graphlink replay DIR --list prints the names that there are"
 
@@ -73,31 +70,18 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
 def _stage(draft: Draft, copies: I64, was_ns: I64, changed: Bool) -> int:
     """Let what the host takes to stage copies from or to pageable memory change as they did; return by how much, in ns.
 
-    It is the time in which a part of the op that launched a copy and the copy ran side by side: the host fills a buffer
-    of the driver's as the device empties it, or the other way round, so neither is quicker than the other (CUDA, "API
-    synchronization behavior"). ``was_ns``: what the copies took; ``changed``: nodes that the change is about itself.
+    ``was_ns``: what the copies took; ``changed``: nodes that the change is about itself.
     """
+    factor, before = np.ones(len(draft.work)), int(draft.cost.sum())
+    factor[copies] = (draft.cost[copies] - draft.fixed[copies]) / np.maximum(was_ns, 1)
     work = draft.work
-    pageable = names_found(work, _PAGEABLE)
-    launch = np.flatnonzero((work.kind == EdgeKind.LAUNCH) & pageable[work.target])
-    by = spread(len(work), work.target[launch], work.source[launch].astype(np.int64))[copies]
-    copies, was_ns, by = (column[(by != NOWHERE) & (was_ns > 0)] for column in (copies, was_ns, by))
-    if not len(copies):
+    if not (was_ns > 0).any():
         return 0
-    chain = np.flatnonzero((work.kind == EdgeKind.HOST) & work.is_part[work.target])
-    then = spread(len(work), work.source[chain].astype(np.int64), work.target[chain].astype(np.int64))
-    start_ns = work.column("start_ns")
+    start_ns, pageable = work.column("start_ns"), names_found(work, PAGEABLE)
     end_ns = start_ns + work.column("duration_ns")
-    factor = (draft.cost[copies] - draft.fixed[copies]) / was_ns
-    before = int(draft.cost.sum())
-    while len(by):
-        beside_ns = np.minimum(end_ns[by], end_ns[copies]) - np.maximum(start_ns[by], start_ns[copies])
-        longer_ns = np.maximum(end_ns[copies] - start_ns[copies], end_ns[by] - start_ns[by])
-        beside_ns = np.where(beside_ns >= _STAGES * longer_ns, np.minimum(beside_ns, draft.cost[by]), 0)
-        beside_ns[changed[by]] = 0
-        np.add.at(draft.cost, by, np.rint(beside_ns * (factor - 1)).astype(np.int64))
-        on = then[by] != NOWHERE
-        copies, factor, by = copies[on], factor[on], then[by[on]]
+    staged = staging(work.kind, work.source, work.target, pageable, work.is_part, start_ns, end_ns)
+    less_ns = np.where(changed[staged.node], 0, np.minimum(staged.less_ns, draft.cost[staged.node]))
+    np.add.at(draft.cost, staged.node, np.rint(less_ns * (factor[staged.column] - 1)).astype(np.int64))
     np.maximum(draft.cost, 0, out=draft.cost)
     return int(draft.cost.sum()) - before
 

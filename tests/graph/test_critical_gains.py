@@ -18,7 +18,7 @@ from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, cost
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import costs
 from graphlink.graph.order import longest_path
-from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
+from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack, without_queues
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
 from graphlink.graph_model import EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import NOWHERE, U8
@@ -47,7 +47,7 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
 
 
 def gains_of(r: Replayed, top: int = 100) -> Gains:
-    return top_gains(r.graph, records(), *r[1:], top)[0]
+    return top_gains(r.graph, records(), (r.slack, without_queues(r.graph, r.slack, cost_ns(r.graph))), *r[2:], top)[0]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -216,13 +216,39 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
             assert getattr(found.shares, s.name.lower()) == whole - total(g, np.where(r.share == s, own, 0))
 
 
+def test_what_a_full_queue_held_goes_with_the_kernels_that_filled_it() -> None:
+    """The second launch costs 100 ns, 99 of which the queue held it, until the first kernel had ended."""
+    nodes = [
+        N(K.HOST_OP, 0, 0, 1, 1),
+        N(K.HOST_OP, 1, 1, 101, 100, ((0, E.HOST),), wake=99),
+        N(K.DEVICE_OP, 2, 1, 101, 100, ((0, E.LAUNCH),)),
+        N(K.DEVICE_OP, 3, 101, 201, 100, ((1, E.LAUNCH), (2, E.STREAM))),
+    ]
+    found = gains_of(replayed(graph(nodes), [0, 0, 1, 1]))
+    assert found.shares.compute == 199 == next(f.gain_ns for f in found.families if f.name == "1")
+    assert found.shares.host == 1  # the kernels take as long without the launches
+
+
+def test_staging_goes_with_the_copy_that_is_staged() -> None:
+    """A copy from pageable memory and the rest of the op that launched it ran side by side: neither is quicker."""
+    nodes = [
+        N(K.HOST_OP, 0, 0, 10, 10),
+        N(K.DEVICE_OP, 1, 10, 110, 100, ((0, E.LAUNCH),)),
+        N(K.HOST_PART, 0, 10, 110, 100, ((0, E.HOST),)),
+        N(K.HOST_OP, 2, 110, 130, 20, ((2, E.HOST),)),
+    ]
+    r = replayed(graph(nodes))
+    pageable = replace(r.graph, strings=tuple(f"{k} (Pageable -> Device)" * (k == 1) for k in range(4)))
+    assert [gains_of(r._replace(graph=each)).shares.compute for each in (r.graph, pageable)] == [0, 100]
+
+
 @settings(deadline=None)
 @given(graphs(), st.data())
 def test_the_gain_of_an_operation_is_that_of_its_nodes(g: Graph, data: st.DataObject) -> None:
     count = len(g.kind)
     label = np.array(data.draw(st.lists(st.integers(NOWHERE, 5), min_size=count, max_size=count)), np.int32)
     r = replayed(g)
-    found = top_gains(r.graph, records(), *r[1:], operation=label)[1]
+    found = top_gains(r.graph, records(), (r.slack, r.slack), *r[2:], operation=label)[1]
     assert len(found) == label.max(initial=NOWHERE) + 1
     for code, gain in enumerate(found.tolist()):
         assert gain == total(g) - total(g, np.where(label == code, np.minimum(g.duration_ns, split(g)[0]), 0))
