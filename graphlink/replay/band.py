@@ -217,17 +217,26 @@ def _recorded_ops(before: Workload, work: Workload, path: ReplayPath) -> float:
 class _Steps:
     """``of_node``: the step of each node, that in which it began on the host, or the op that launched it; all 0 where
     the ranks have no steps in common. ``took_ns``: from the end of the work of one step to that of the next, of all
-    ranks."""
+    ranks, times what makes that the mean of their marks, on the slowest rank, where it is as recorded."""
 
     def __init__(self, work: Workload, played: Played, records: Mapping[int, Recorded]) -> None:
         self.count = _count(work, records)
-        self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0, np.int64)
+        self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0)
         if self.count > 1:
             for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
                 self.of_node[low:high] = _step_of(file, records[rank].steps_ns)[work.position[low:high]]
-            works = work.work != Work.GAP
-            ended_ns = largest(self.count, self.of_node[works], played.end_ns[works])
-            self.took_ns = np.diff(np.maximum.accumulate(ended_ns))
+            recorded_ns = (
+                work.per_file(lambda file: file.start_ns + file.duration_ns) + played.rank_begin_ns[work.member]
+            )
+            was_ns, self.took_ns = (self._took(work, ends_ns) for ends_ns in (recorded_ns, played.end_ns))
+            marked_ns = max(max(records[rank].runs_ns[:1], default=0) for rank in work.ranks)
+            if marked_ns and was_ns.any():
+                self.took_ns = self.took_ns * (marked_ns / was_ns.mean())
+
+    def _took(self, work: Workload, ends_ns: I64) -> F64:
+        works = work.work != Work.GAP
+        ended_ns = np.maximum.accumulate(largest(self.count, self.of_node[works], ends_ns[works]))
+        return np.diff(ended_ns).astype(np.float64)
 
 
 def _count(work: Workload, records: Mapping[int, Recorded]) -> int:
