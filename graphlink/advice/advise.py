@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
+from graphlink.replay.across import hops
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, recorded, step_ns, unmeasured
 from graphlink.replay.changes import Changes
@@ -112,7 +114,8 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
     """
     machine = usual_machine(len(run.ranks))
     before = play(run.work, groups)
-    path_ns = critical_path(run.work, before).length_ns
+    path = critical_path(run.work, before)
+    path_ns, run = path.length_ns, dataclasses.replace(run, hops=tuple(hops(run.work, before, path)))
     prefix = [
         "graphlink",
         "replay",
@@ -173,7 +176,8 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
         if candidate.cause == OUTSIDE and gain >= 1:
             return -1, -gain, False
         if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
-            return 0, -gain - heaviest, False  # it can go whole, and no op takes half of its time for the asking
+            # it can go whole, and no op takes half of its time for the asking; some steps have all of it
+            return 0, -gain * candidate.seldom - heaviest, False
         behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
         return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
 
@@ -189,7 +193,7 @@ def _one_of_each_cause(tried: Sequence[Candidate], selection: Selection) -> list
     where other advice is about the same nodes."""
 
     def worth(candidate: Candidate) -> float:
-        advice, changes, _ = candidate
+        advice, changes, *_ = candidate
         preferred = changes is not None and (changes.cuda_graph or changes.buckets)
         gain = -1.0 if advice.gain_ns is None else float(advice.gain_ns)
         return gain * _PREFERRED if gain > 0 and (preferred or advice.kind in ("straggler", "python_pause")) else gain

@@ -9,19 +9,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
-from graphlink.advice.uneven import CLOCKS, aside, pauses, stragglers, uneven
+from graphlink.advice.uneven import aside, pauses, stragglers, uneven
+from graphlink.graph_model import NodeType
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
 from graphlink.replay.workload import Work, names_found
 
+_OVERLAP: Final = (
+    "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look at "
+    "graphlink critical-path DIR --across"
+)
+_MESSAGES: Final = (
+    "begin to send and to receive before the result is needed (isend, irecv), send less (bf16); with all ranks linked "
+    "look at graphlink critical-path DIR --across"
+)
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
 _MOST: Final = 0.9  # of the time of such kernels, in copies
 _JOINED: Final = (2, 4, 8)  # buckets in one, that are tried
@@ -37,17 +45,14 @@ _POINTWISE: Final = re.compile(
 
 
 def candidates(run: Outputs) -> Iterator[Candidate]:
-    """Yield what may be worth a change, whatever it gains. Linear in nodes, but n log n in synchronisation edges."""
-    machines = [rank.machine for rank in ranks_of(run) if rank.machine is not UNSET]
-    of_amd = any(one.system.hip or any(name.startswith("AMD") for name in one.gpus) for one in machines)
-    for one in (one for kind in _KINDS for one in kind(run)):
-        todo = one.advice.todo
-        todo = todo.replace(CLOCKS, "rocm-smi").replace("nvidia-smi", "rocm-smi") if of_amd else todo
-        yield one._replace(advice=msgspec.structs.replace(one.advice, todo=todo))
+    """Return what may be worth a change, whatever it gains. Linear in nodes, but n log n in synchronisation edges."""
+    return (candidate for kind in _KINDS for candidate in kind(run))
 
 
 def _exposed(run: Outputs) -> Iterator[Candidate]:
     devices = [one for rank in ranks_of(run) for one in rank.gpu]
+    of_comm = run.work.per_file(lambda file: file.type)[run.work.work == Work.COMM]
+    messages = np.isin(of_comm, (NodeType.COMM_SEND, NodeType.COMM_RECV)).sum()
     sorts: tuple[tuple[Kind, Work, str, int, int, str], ...] = (
         (
             "exposed_communication",
@@ -55,9 +60,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "communication that no computation hides",
             sum(one.exposed_comm_ns for one in devices),
             sum(one.comm_ns for one in devices),
-            "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look "
-            "at "
-            "graphlink critical-path DIR --across",
+            _MESSAGES if 2 * messages > len(of_comm) else _OVERLAP,
         ),
         (
             "copies",
@@ -160,8 +163,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             what="matrix products and convolutions without tensor cores",
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
             f"ms{rest}{types}",
-            todo="fp16 by torch.autocast, or from Ampere on bf16 or TF32 (torch.set_float32_matmul_precision('high')); "
-            "sizes that are multiples of 8",
+            todo=f"{run.tools.types}; sizes that are multiples of 8",
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",
         ),
@@ -239,8 +241,8 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             f"GPUs were idle for {ms(idle_ns)} ms after launches"
             + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else "")
             + run.recorded,
-            todo="look for another process on the GPU (nvidia-smi), and record again; graphlink doctor tells what the "
-            "recording lacks",
+            todo=f"look for another process on the GPU ({run.tools.processes}), and record again; graphlink doctor "
+            "tells what the recording lacks",
             supposed=f"if none began later than usual, {usual_us:,.1f} us after it could",
             why_not=""
             if known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil, log2
 from typing import Final
 
@@ -16,10 +16,11 @@ from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, rank
 from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON
 from graphlink.graph.families import PYTHON
-from graphlink.graph_model import EdgeKind
+from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE
 from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
+from graphlink.replay.across import MESSAGE_WORDS, Hop
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
@@ -41,6 +42,11 @@ _ON_DEVICE: Final = (
     "the GPU",
     "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
     "non_blocking=True",
+)
+_ON_SENDERS: Final = (
+    "the rank that sends",
+    "make what that rank does quicker, or move work from its stage to others; more microbatches leave stages less to "
+    "wait for; graphlink critical-path DIR --across shows what each wait was for",
 )
 _ON_RANKS: Final = (
     "other ranks",
@@ -193,10 +199,11 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
     ranks.
     """
-    waited, count, on_device = Counter[str](), Counter[str](), Counter[str]()
+    waited, count, on_device, receives = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     calls: dict[str, set[str]] = defaultdict(set)
     causes: dict[str, Counter[str]] = defaultdict(Counter)
     blocked, device = blocked_ns(run.work), run.work.column("device")
+    received = run.work.per_file(lambda file: file.type) == NodeType.COMM_RECV
     waits = sync_waits(run.work)
     for wait, last in zip(waits, awaited(run.work, waits), strict=True):
         ops = waiting_ops(wait)
@@ -206,26 +213,44 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
             causes[op][run.work.name(last)] += 1
+            receives[op] += bool(received[last])
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
             f", most in {in_function(at)}: {ms(min(took, ns or took))} ms"
             for at, took in waiting_lines(run.operations, op).most_common(1)
         )
-        whom, todo = _ON_DEVICE if on_device[op] else _ON_RANKS
+        receiving = 2 * receives[op] > count[op]
+        whom, todo = _ON_DEVICE if on_device[op] else _ON_SENDERS if receiving else _ON_RANKS
         often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause = shortened(causes[op].most_common(1)[0][0])
         yield Candidate(
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}",
+                evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}"
+                + _senders(run.hops) * receiving,
                 todo=todo,
                 supposed="if the host did not wait there"
                 + ("" if on_device[op] else ", the most that it can be, as what comes is needed"),
+                why_not="what is sent is needed: only the rank that sends can end the wait sooner" * receiving,
             ),
-            _without(run.work, op),
+            None if receiving else _without(run.work, op),
         )
+
+
+def _senders(path: Iterable[Hop]) -> str:
+    """Return what the ranks did most while others waited for their messages, where the path over ranks tells."""
+    of_rank, of_name = Counter[int](), Counter[tuple[int, str]]()
+    for hop in path:
+        if hop.what.startswith(MESSAGE_WORDS):
+            of_rank[hop.other_rank] += hop.stretch_ns
+            of_name[hop.other_rank, hop.most] += hop.most_ns
+    if not of_rank:
+        return ""
+    ((rank, ns),) = of_rank.most_common(1)
+    most = max((name for number, name in of_name if number == rank), key=lambda name: of_name[rank, name])
+    return f"; what they wait for is on rank {rank} for {ms(ns)} ms of the path over ranks, most in {shortened(most)}"
 
 
 def _without(work: Workload, op: str) -> Changes:

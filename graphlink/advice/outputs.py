@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from msgspec import UNSET
 
 from graphlink.advice.records import Advice
 from graphlink.gpu.table import replay_words
 from graphlink.operations.records import Operations, of_files
 from graphlink.patterns import UserPattern
+from graphlink.replay.across import Hop
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
@@ -20,22 +23,48 @@ from graphlink.report.summary import Rank, Summary
 
 class Candidate(NamedTuple):
     """What may be worth a change, and the what-if that computes its gain: None where none does, and ``why_not`` says
-    why. ``cause``: of those with the same one the best is kept; "" for one of its own. Commands in texts are of the
-    folder ``DIR``."""
+    why. ``cause``: of those with the same one the best is kept; "" for one of its own. ``seldom``: how many steps there
+    are for each that it is in. Commands in texts are of the folder ``DIR``."""
 
     advice: Advice
     changes: Changes | None
     cause: str = ""
+    seldom: float = 1.0
+
+
+class Tools(NamedTuple):
+    """What shows the processes on a GPU, what its clocks, and the types of numbers that its matrix units take."""
+
+    processes: str
+    clocks: str
+    types: str
+
+
+NVIDIA: Final = Tools(
+    "nvidia-smi",
+    "nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi",
+    "fp16 by torch.autocast, or from Ampere on bf16 or TF32 (torch.set_float32_matmul_precision('high'))",
+)
+AMD: Final = Tools("rocm-smi --showpids", "rocm-smi", "fp16 or bf16 by torch.autocast")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a run has written, of the ranks that advice is for."""
+    """What a run has written, of the ranks that advice is for. ``hops``: where the critical path of several ranks goes
+    from one to another."""
 
     summary: Summary
     ranks: tuple[int, ...]
     work: Workload
     operations: Mapping[int, Operations]
+    hops: tuple[Hop, ...] = ()
+
+    @property
+    def tools(self) -> Tools:
+        """Return the tools of the vendor of its GPUs."""
+        machines = [rank.machine for rank in ranks_of(self) if rank.machine is not UNSET]
+        of_amd = any(each.system.hip or any(name.startswith("AMD") for name in each.gpus) for each in machines)
+        return AMD if of_amd else NVIDIA
 
     @cached_property
     def selection(self) -> Selection:

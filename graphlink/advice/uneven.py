@@ -4,12 +4,12 @@ rank that the others wait for."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled
+from graphlink.advice.outputs import Candidate, Outputs, Tools, ranks_of, scaled
 from graphlink.advice.records import Advice
 from graphlink.graph.families import PYTHON
 from graphlink.linking.step_cut import Steps
@@ -22,13 +22,12 @@ from graphlink.replay.loader import loaders_of
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.workload import GAP_NAME, Work, Workload, names_found
-from graphlink.tables import largest, sums
+from graphlink.tables import grouped, largest, sums
 
 LESS_PYTHON: Final = (
     "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
     "shows where it is, and with stacks=True in graphlink.capture in which lines"
 )
-CLOCKS: Final = "nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi"
 OUTSIDE: Final = "outside"  # a cause of advice: what is no part of the run, and disturbs all that was measured
 SLOWER: Final = "the same kernels take longer in some steps"
 HEAVY: Final = "heavy op"  # a cause of advice, with its name
@@ -57,6 +56,7 @@ _WRITES: Final = re.compile(  # ops that change tensors that are there, not thos
     r"^aten::(?!copy_|fill_|zero_|detach_|resize_|set_|random_|uniform_|normal_)\w*[a-z0-9]_$"
 )
 _MOST_RANGES: Final = 3
+_NUMBER: Final = re.compile(r"\d+")
 _OTHER: Final = 1.5  # times as long: kernels that are so different that not both can be equal
 
 
@@ -89,27 +89,31 @@ def aside(run: Outputs) -> Iterator[Candidate]:
     """Return the ranges of what each rank does behind the last gradient of a step, as if they did not run: a callback,
     a log, an evaluation, a checkpoint."""
     work, marks = run.work, run.selection.marks
-    for name, nodes in ranges_aside(run.selection):
+    for text, pattern, nodes in ranges_aside(run.selection):
         spent_ns, every = int(work.cost_ns[nodes & np.isin(work.work, _OWN)].sum()), _period(run.selection, nodes)
-        times = int((nodes & names_found(work, re.compile(f"^{escaped(name)}$")) & ~work.is_part).sum())
-        seldom = times < sum(map(len, marks))
+        times = int((nodes & names_found(work, re.compile(f"^{pattern}$")) & ~work.is_part).sum())
+        steps = sum(map(len, marks))
+        seldom = times < steps
         yield Candidate(
             Advice(
                 kind="uneven_steps" if seldom else "aside",
-                what=f"{shortened(name)} runs behind the gradients of {'some steps' if seldom else 'each step'}{every}",
-                evidence=f"{ms(spent_ns)} ms in {counted(times, 'range')} of this name, all ranks added up",
+                what=f"{text} runs behind the gradients of {'some steps' if seldom else 'each step'}{every}",
+                evidence=f"{ms(spent_ns)} ms in {counted(times, 'range')} of {ms(spent_ns // max(times, 1))} ms each, "
+                "all ranks added up",
                 todo=_SELDOM,
                 supposed="if it did not run",
             ),
-            Changes((TimeChange(path=UserPattern(f"(?:^|/){escaped(name)}(?:/|$)", "advice"), remove=True),)),
-            f"{ASIDE} {name}",
+            Changes((TimeChange(path=UserPattern(f"(?:^|/){pattern}(?:/|$)", "advice"), remove=True),)),
+            f"{ASIDE} {pattern}",
+            max(steps / max(times, 1), 1),
         )
 
 
-def ranges_aside(selection: Selection) -> list[tuple[str, Bool]]:
-    """Return the outermost ranges that are always behind the last gradient of their step, with the nodes inside: the
-    few that take longest. What changes tensors in each step is none: it clips gradients, or updates weights. Linear in
-    nodes, and in different paths."""
+def ranges_aside(selection: Selection) -> list[tuple[str, str, Bool]]:
+    """Return the outermost ranges that are always behind the last gradient of their step, in words and as a pattern,
+    with the nodes inside: the few that take longest. What changes tensors in each step is none: it clips gradients, or
+    updates weights. Names that differ in their numbers alone are one range. Linear in nodes, and in different paths.
+    """
     work, (of_node, paths) = selection.work, selection.paths
     behind, gradient = np.zeros(len(work), np.bool_), names_found(work, _GRADIENT) & (work.column("host") != 0)
     for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
@@ -126,16 +130,27 @@ def ranges_aside(selection: Selection) -> list[tuple[str, Bool]]:
     usual = [name for name in within if OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name) or name in other]
     within |= dict.fromkeys(usual, False)
     outermost = ["" if any(map(_OF_TRAINING.search, names)) else next(filter(within.get, names), "") for names in paths]
-    changing = {name for name, names in zip(outermost, paths, strict=True) if any(map(_WRITES.search, names))}
-    place = {name: k for k, name in enumerate(dict.fromkeys(outermost))}
-    ranges, of_range = [*place], np.array([place[name] for name in outermost], np.int64)[of_node]
+    called = grouped((_NUMBER.sub("0", name), name) for name in dict.fromkeys(outermost))
+    changing = {
+        _NUMBER.sub("0", name) for name, names in zip(outermost, paths, strict=True) if any(map(_WRITES.search, names))
+    }
+    place = {name: k for k, name in enumerate(called)}
+    ranges, of_range = [*place], np.array([place[_NUMBER.sub("0", name)] for name in outermost], np.int64)[of_node]
     parts = [np.unique(selection.step[low:high] * len(ranges) + of_range[low:high]) for low, high in work.bounds]
     steps = np.bincount(np.concatenate(parts) % len(ranges), minlength=len(ranges))
     seldom = steps < sum(map(len, selection.marks))
     spent_ns = sums(len(ranges), of_range, work.cost_ns)
     order = np.argsort(-spent_ns, kind="stable").tolist()
     longest = [k for k in order if ranges[k] and (seldom[k] or ranges[k] not in changing)]
-    return [(ranges[k], np.asarray(of_range == k)) for k in longest[:_MOST_RANGES]]
+    return [(*_called(called[ranges[k]]), np.asarray(of_range == k)) for k in longest[:_MOST_RANGES]]
+
+
+def _called(names: Sequence[str]) -> tuple[str, str]:
+    """Return names that differ in their numbers alone, in words and as a pattern."""
+    first, *others = (shortened(name) for name in sorted(names, key=lambda name: [*map(int, _NUMBER.findall(name))]))
+    if not others:
+        return first, escaped(names[0])
+    return f"{first} to {others[-1]}", r"\d+".join(map(escaped, _NUMBER.split(names[0])))
 
 
 def _period(selection: Selection, nodes: Bool) -> str:
@@ -165,7 +180,7 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
         slower = quick_ns > 0
         own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
         moving = _moves(run.work, selection, slower, own_ns - quick_ns)
-        yield from _uneven_kernels(own_ns, quick_ns, steps, moving=moving)
+        yield from _uneven_kernels(own_ns, quick_ns, steps, run.tools, moving=moving)
         more_ns = int((own_ns - quick_ns).sum())
         yield from _uneven_steps(run.work, selection, Steps(numbers[0][1], numbers[0][-1]), more_ns)
 
@@ -181,9 +196,9 @@ def _moves(work: Workload, selection: Selection, slower: Bool, more_ns: I64) -> 
     return bool(len(some) >= _FEW and some.all() and len({*of_step.argmax(axis=1).tolist()}) > 1)
 
 
-def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool) -> Iterator[Candidate]:
+def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, tools: Tools, *, moving: bool) -> Iterator[Candidate]:
     if len(own_ns):
-        what, why, todo = why_uneven(own_ns, quick_ns)
+        what, why, todo = why_uneven(own_ns, quick_ns, tools)
         if moving:
             what, todo = "in each step other ranks have more to compute", _BALANCE
         yield Candidate(
@@ -201,7 +216,7 @@ def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool) -
         )
 
 
-def why_uneven(own_ns: I64, quick_ns: I64) -> tuple[str, str, str]:
+def why_uneven(own_ns: I64, quick_ns: I64, tools: Tools) -> tuple[str, str, str]:
     """Return what, why and what to do: kernels that take ``own_ns`` and in the quicker steps ``quick_ns``.
 
     By as much more, whatever each takes: another process has the GPU meanwhile. By an equal factor: its clock is lower.
@@ -217,13 +232,13 @@ def why_uneven(own_ns: I64, quick_ns: I64) -> tuple[str, str, str]:
             continue
         some = f"{counted(int(equal.sum()), 'kernel')} of {ms(int(ends_ns[0]))} to {ms(int(ends_ns[1]))} ms each take"
         if least:
-            todo = f"the GPU lowers its clock for power or heat: {CLOCKS}"
+            todo = f"the GPU lowers its clock for power or heat: {tools.clocks}"
             return "the clock of the GPU is lower in some steps", f"{some} {usual:.2f} times as long", todo
-        todo = "end the other process (nvidia-smi shows it), or record again when the GPU is free"
+        todo = f"end the other process ({tools.processes} shows it), or record again when the GPU is free"
         return "another process takes turns on the GPU", f"{some} {ms(round(usual))} ms longer, one of its turns", todo
     todo = (
-        f"look for another process on the GPU and for clocks that go down for power or heat ({CLOCKS}); other sizes in "
-        "some steps take longer, too"
+        f"look for another process on the GPU and for clocks that go down for power or heat ({tools.clocks}); other "
+        "sizes in some steps take longer, too"
     )
     return SLOWER, f"{np.median(factor):.1f} times as long", todo
 
@@ -239,7 +254,7 @@ def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels
     seldom = _TRYING if "convolution" in name else _SELDOM
     every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
     known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold
-    known |= np.any([nodes for _, nodes in ranges_aside(selection)] or [known], axis=0)
+    known |= np.any([nodes for *_, nodes in ranges_aside(selection)] or [known], axis=0)
     if more_ns.sum() <= in_kernels_ns or 2 * more_ns[known].sum() > more_ns.sum() or _waits_unseen(work):
         return
     yield Candidate(

@@ -46,6 +46,7 @@ _SHARE: Final = {
     Work.DELAY: Share.IDLE,
 }
 _COLLECTIVES: Final = frozenset(CollectiveType)
+MESSAGE_WORDS: Final = "a message of tag"  # how a hop to the rank that sends begins
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
@@ -165,7 +166,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
         share_ns=_share_ns(path, share),
         top_gain=_top_gain(work, played, found, groups) if played.ran.all() else None,
         ranks=[_rank(work, path, share, member) for member in range(len(work.ranks))],
-        hops=sorted(_hops(work, played, path), key=lambda hop: -hop.waited_ns),
+        hops=sorted(hops(work, played, path), key=lambda hop: -hop.waited_ns),
         families=[
             AcrossFamily(
                 name=family.name,
@@ -282,7 +283,7 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I32, begin_ns: in
     )
 
 
-def _hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
+def hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
     """Yield one entry per change of rank along the path."""
     changes = np.flatnonzero(np.diff(work.member[path.node])) + 1
     code, names = work.names()
@@ -311,7 +312,7 @@ def _hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
 def _what(match: Matched, node: int, tag: int, size_bytes: int, kind: int) -> str:
     """Return which message or collective a node is."""
     if match.code[node] == RECEIVE:
-        return f"a message of tag {tag}, {size_bytes:,} bytes"
+        return f"{MESSAGE_WORDS} {tag}, {size_bytes:,} bytes"
     collective = int(match.partner[node])
     type_name = CollectiveType(kind).name if kind in _COLLECTIVES else "collective"
     group = int(match.group[collective])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from graphlink.advice.outputs import AMD, NVIDIA
 from graphlink.advice.uneven import ranges_aside, why_uneven
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.selection import Selection
@@ -25,12 +26,14 @@ from tests.replay.hand import N, load
 )
 def test_equal_turns_and_equal_factors_have_a_cause(own_us: list[int], what: str, why: str) -> None:
     """As in ``shared-gpu`` of the kit, where kernels of any length take 2.50 to 2.54 ms more."""
-    told = why_uneven(*(np.array(us, np.int64) * 1000 for us in (own_us, [23, 60, 800, 5180])))
+    times_ns = [np.array(us, np.int64) * 1000 for us in (own_us, [23, 60, 800, 5180])]
+    told = why_uneven(*times_ns, NVIDIA)
     assert told[0] == what and why in told[1]
+    assert "nvidia-smi" in told[2] and "nvidia" not in why_uneven(*times_ns, AMD)[2]
 
 
 def test_kernels_of_one_length_tell_neither() -> None:
-    told = why_uneven(np.array([2510, 2520, 2530]) * 1000, np.array([23, 24, 25]) * 1000)
+    told = why_uneven(np.array([2510, 2520, 2530]) * 1000, np.array([23, 24, 25]) * 1000, NVIDIA)
     assert told[0] == "the same kernels take longer in some steps"
 
 
@@ -55,9 +58,13 @@ def test_what_runs_behind_the_last_gradient_is_beside_the_training() -> None:
         for place, name in enumerate(names):
             deps = ((len(nodes) - 1, EdgeKind.HOST),) if nodes else ()
             us = 90 if not place else 5 if name == "evaluate" else 1
+            name = f"log_{k}" if name == "log" else name  # as many numbers as steps
             nodes.append(N(len(nodes), us=us, name=name, deps=deps, start_us=100 * k + place, lane=7))
         callers += [-1, *(first + above for above in inside[: len(names) - 1])]
     work = load(nodes)
     work.files[0].caller[:] = callers
     told = ranges_aside(Selection(work))
-    assert [(name, int(nodes.sum())) for name, nodes in told] == [("evaluate", 6), ("log", 12)]
+    assert [(name, pattern, int(nodes.sum())) for name, pattern, nodes in told] == [
+        ("evaluate", "evaluate", 6),
+        ("log_0 to log_5", r"log_\d+", 12),
+    ]
