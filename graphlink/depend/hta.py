@@ -18,7 +18,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -176,11 +176,14 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
 
     find_waits = cpa.CPGraph._get_cuda_stream_wait_event_df
 
-    def narrow_waits(graph: Any) -> Any:
-        # the kernel loop takes a row of this frame for each wait, ten times slower where columns of several types are
-        # in it
-        waits = find_waits(graph)
-        return None if waits is None else waits[["index_next_launch"]]
+    def looked_up(graph: Any) -> Any:
+        # the kernel loop, which follows, takes a number of each of these two for each wait, which pandas is slow at
+        waits, rows = find_waits(graph), graph.full_trace_df
+        graph.full_trace_df = SimpleNamespace(index_correlation=dict(rows["index_correlation"].items()), ts=rows["ts"])
+        if waits is not None:
+            following = waits["index_next_launch"].items()
+            waits = SimpleNamespace(loc={row: {"index_next_launch": launch} for row, launch in following})
+        return waits
 
     def no_queue_lengths(cls: type, recording: Any, rank: int) -> Any:
         return pd.DataFrame({"queue_length": np.empty(0)}, index=pd.Index([], dtype="int64"))
@@ -188,7 +191,7 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (cpa.CPGraph, "_construct_graph", construct),
         (cpa.CPGraph, "critical_path", lambda graph: True),
-        (cpa.CPGraph, "_get_cuda_stream_wait_event_df", narrow_waits),
+        (cpa.CPGraph, "_get_cuda_stream_wait_event_df", looked_up),
         (cpa.TraceCounters, "_get_queue_length_time_series_for_rank", classmethod(no_queue_lengths)),
         (pd.DataFrame, "query", _compiling(pd.DataFrame.query)),
     )
