@@ -47,14 +47,17 @@ def varints(value: Positions) -> tuple[U8, I64]:
     """Encode as varints: return as many bytes as the longest of ``value`` takes, and how many of each row count;
     negative numbers take ten, as in protobuf."""
     rest = np.ascontiguousarray(value, np.int64).view(np.uint64)
-    longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
+    most = int(rest.max(initial=0))
+    longest = max(1, -(-most.bit_length() // 7))
+    if most < 1 << 32:
+        rest = rest.astype(np.uint32)  # half of the time
     digits = np.empty((len(rest), longest), np.uint8)
     size = np.ones(len(rest), np.int64)
     for k in range(longest):
         more = rest > 0x7F
         digits[:, k] = rest.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
         size += more
-        rest = rest >> np.uint64(7)
+        rest = rest >> rest.dtype.type(7)
     return digits, size
 
 
@@ -69,13 +72,22 @@ class Encoded(NamedTuple):
         return pieces(self.flat.tobytes(), self.size)
 
 
-def int_attributes(columns: Sequence[IntColumn], count: int) -> Encoded:
-    """Encode the integer attributes of each of ``count`` nodes as entries of ``Node.attr``, in the order of
-    ``columns``.
+def int_attributes(columns: Sequence[IntColumn], host: Bool) -> list[bytes]:
+    """Encode the integer attributes of each node as entries of ``Node.attr``, in the order of ``columns``; of nodes of
+    the ``host`` and others apart, which hardly have the same.
     """
     # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
     keys = [b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48" for name, *_ in columns]
-    return int_fields([(key, value, where) for key, (_, value, where) in zip(keys, columns, strict=True)], count)
+    out = np.empty(len(host), object)
+    for side in (host, ~host):
+        own = [
+            (key, value[side], None if where is None or (there := where[side]).all() else there)
+            for key, (_, value, where) in zip(keys, columns, strict=True)
+            if where is None or where[side].any()
+        ]
+        out[side] = int_fields(own, int(np.count_nonzero(side))).pieces()
+    texts: list[bytes] = out.tolist()
+    return texts
 
 
 def int_fields(columns: Sequence[IntField], count: int) -> Encoded:

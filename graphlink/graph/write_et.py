@@ -91,7 +91,7 @@ def node_blocks(graph: Graph) -> Iterator[list[bytes]]:
     calling, few = sorted(calls), sorted(of_few)
     for part, heads, tails in node_fields(graph):
         own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
-        ints = attr.int_attributes([*own, *_open_columns(graph, part)], len(tails)).pieces()
+        ints = attr.int_attributes([*own, *_open_columns(graph, part)], graph.host[part])
         rows = text_row[part]
         ends = schemas[rows].tolist()
         _add(tails, part, calling, calls)
@@ -363,9 +363,7 @@ def write_changed(out: BinaryIO, graph: Graph, origin: I64, rests: Sequence[byte
     columns.append(("wake_ns", graph.wake_ns, host & (graph.wake_ns > 0)))
     comms = comm_bytes(graph)
     for part, heads, tails in node_fields(graph):
-        ints = attr.int_attributes(
-            [(n, v[part], None if w is None else w[part]) for n, v, w in columns], len(tails)
-        ).pieces()
+        ints = attr.int_attributes([(n, v[part], None if w is None else w[part]) for n, v, w in columns], host[part])
         kept = [rests[of] for of in origin[part].tolist()]
         of_comms = map(comms.get, range(part.start, part.stop), repeat(b""))
         size += out.write(attr.framed(list(map(b"".join, zip(*heads, kept, ints, tails, of_comms, strict=True)))))

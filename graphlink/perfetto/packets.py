@@ -333,20 +333,15 @@ def _since(track: I32, time_ns: I64) -> I64:
 def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
 
-    def annotation(head: bytes) -> Callable[[I64], Encoded]:
-        def encode(value: I64) -> Encoded:
-            inner = int_fields([(head, value, None)], len(value))
-            size = int_fields([(b"\x22", inner.size, None)], len(value))
-            return Encoded(_side_by_side([size, inner]), size.size + inner.size)
-
-        return encode
+    def annotation(head: bytes, value: I64) -> Encoded:
+        return int_fields([(head, value, None)], len(value))
 
     number = {name: varint(i) for i, name in enumerate(_arg_names(trace), start=1)}
     return [
         _detail(
             begin_of[a.slice],
             a.value.astype(np.int64),
-            annotation(b"\x08" + number[a.name] + (b"\x20" if a.words is None else b"\x88\x01")),
+            partial(annotation, b"\x22\x00\x08" + number[a.name] + (b"\x20" if a.words is None else b"\x88\x01")),
         )
         for a in trace.args
     ]

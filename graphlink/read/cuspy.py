@@ -44,6 +44,7 @@ _NOT_READ: Final = frozenset({  # of Kineto and Cuspy
     "priority", "queued", "registers per thread", "shared memory", "value", "warps per SM",
 })  # fmt: skip
 _OWN: Final = frozenset({"queued", "copy kind", "memory kind", "host fn", "cuda event"})  # without Kineto's External id
+_KINETOS: Final = b'"External id":'  # an argument that Cuspy's rows do not have
 _ROW: Final = re.compile(
     rb'"cat": ?"(?:kernel|gpu_mem(?:cpy|set)|graph_\w{1,40})",.{1,4000}?"args": ?(?=\{)', re.DOTALL
 )
@@ -87,6 +88,8 @@ def foreign_args(text: bytes, known: Collection[str]) -> set[str]:
     found: set[str] = set()
     for start in range(0, len(text), len(text) // _LOOKS + 1):
         row = _ROW.search(text, start, start + _REACH)
+        if row and text.find(_KINETOS, row.end(), text.find(b"}", row.end())) >= 0:
+            continue  # most are, and need no decoding
         with suppress(ValueError, RecursionError):
             args = (
                 _DECODER.raw_decode(text[row.end() : row.end() + _REACH].decode("utf-8", "replace"))[0] if row else {}
