@@ -82,7 +82,13 @@ def hta_waits(
             else:
                 edges.append(outcome)
     waits = _waits(edges)
-    said = [*_skipped(skipped, len(cut), limit_events), *_failed(failures, len(cut))]
+    said = [
+        *_skipped(skipped, len(cut), limit_events),
+        *(
+            f"{text} (in {len(dict(places))} of {len(cut)} windows, first: {places[0][0]}, device {places[0][1]})"
+            for text, places in failures.items()
+        ),
+    ]
     if not len(waits.source) and (edges or not said):
         without = f", {lone:,} of them without their call" if lone else ""
         said.append(
@@ -100,12 +106,6 @@ def _skipped(skipped: dict[str, int], of: int, limit_events: int) -> list[str]:
         f"HTA skipped in {len(skipped)} of {of} windows with more than {limit_events:,} device and call events "
         f"(largest: {largest}, {skipped[largest]:,}); raise --hta-limit to include them"
     ]
-
-
-def _failed(failures: dict[str, list[tuple[str, int]]], of: int) -> Iterator[str]:
-    for text, places in failures.items():
-        window, device = places[0]
-        yield f"{text} (in {len({name for name, _ in places})} of {of} windows, first: {window}, device {device})"
 
 
 def _waits(edges: list[Waits]) -> Waits:
@@ -180,10 +180,7 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
         # the kernel loop, which follows, takes a number of each of these two for each wait, which pandas is slow at
         waits, rows = find_waits(graph), graph.full_trace_df
         graph.full_trace_df = SimpleNamespace(index_correlation=dict(rows["index_correlation"].items()), ts=rows["ts"])
-        if waits is not None:
-            following = waits["index_next_launch"].items()
-            waits = SimpleNamespace(loc={row: {"index_next_launch": launch} for row, launch in following})
-        return waits
+        return None if waits is None else SimpleNamespace(loc=waits[["index_next_launch"]].to_dict("index"))
 
     def no_queue_lengths(cls: type, recording: Any, rank: int) -> Any:
         return pd.DataFrame({"queue_length": np.empty(0)}, index=pd.Index([], dtype="int64"))

@@ -266,9 +266,9 @@ class HtaFrame(NamedTuple):
 def _symbols(kinds: U8, record: I64) -> tuple[str, ...]:
     """List the names of what is fed: HTA looks for waits and records by name and fails on an empty selection, so that
     there is none without a row."""
-    names = [*SYMBOLS, *(text for kind, text in SYNC_SYMBOL.items() if (kinds == kind).any())]
-    names += ["cudaStreamWaitEvent"] if (kinds == SyncKind.STREAM_WAIT).any() else []
-    return (*names, *(["cudaEventRecord"] if len(record) else []))
+    waits = ["cudaStreamWaitEvent"] if (kinds == SyncKind.STREAM_WAIT).any() else []
+    of_kinds = (text for kind, text in SYNC_SYMBOL.items() if (kinds == kind).any())
+    return (*SYMBOLS, *of_kinds, *waits, *(["cudaEventRecord"] if len(record) else []))
 
 
 def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
@@ -291,8 +291,6 @@ def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
 
     record_at = feed.sync_record[sync]
     awaited = record_at >= 0
-    record_id = np.where(awaited, ends[3] + 1 + np.searchsorted(record, record_at), -1)
-    record_stream = np.append(feed.record_stream, -1)[record_at]
     launch_rank, call_rank, record_rank = _ranks(feed.launch_rank[op], feed.call_rank[sync], feed.record_rank[record])
     op_rank, sync_rank = (sum(blocks[1::2]) + len(record) + r for r in _ranks(feed.op_rank[op], feed.sync_rank[sync]))
     ts = column(2 * op_rank, 2 * launch_rank, 2 * sync_rank - 1, 2 * call_rank, 2 * record_rank)
@@ -315,9 +313,12 @@ def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
         "stream": column(feed.op_stream[op], -1, feed.sync_stream[sync], -1, -1),
         "correlation": column(position[0], position[0], position[2], position[2], position[4]),
         "index_correlation": column(position[1], position[0], position[3], position[2], 0),
-        "wait_on_stream": column(-1, -1, np.where(awaited, record_stream, -1), -1, -1),
-        "wait_on_cuda_event_record_corr_id": column(-1, -1, record_id, -1, -1),
+        "wait_on_stream": column(-1, -1, np.where(awaited, np.append(feed.record_stream, -1)[record_at], -1), -1, -1),
+        "wait_on_cuda_event_record_corr_id": column(
+            -1, -1, np.where(awaited, ends[3] + 1 + np.searchsorted(record, record_at), -1), -1, -1
+        ),
     }
-    device_op = column(feed.op[op], NOWHERE, NOWHERE, NOWHERE, NOWHERE)
-    call = column(NOWHERE, NOWHERE, NOWHERE, feed.sync_call[sync], NOWHERE)
-    return HtaFrame(names, columns, np.append(NOWHERE, device_op), np.append(NOWHERE, call))
+    device_op = np.append(NOWHERE, column(feed.op[op], NOWHERE, NOWHERE, NOWHERE, NOWHERE))
+    return HtaFrame(
+        names, columns, device_op, np.append(NOWHERE, column(NOWHERE, NOWHERE, NOWHERE, feed.sync_call[sync], NOWHERE))
+    )

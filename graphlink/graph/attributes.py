@@ -47,10 +47,8 @@ def varints(value: Positions) -> tuple[U8, I64]:
     """Encode as varints: return as many bytes as the longest of ``value`` takes, and how many of each row count;
     negative numbers take ten, as in protobuf."""
     rest = np.ascontiguousarray(value, np.int64).view(np.uint64)
-    most = int(rest.max(initial=0))
-    longest = max(1, -(-most.bit_length() // 7))
-    if most < 1 << 32:
-        rest = rest.astype(np.uint32)  # half of the time
+    rest = rest.astype(np.min_scalar_type(rest.max(initial=0)))  # half of the time
+    longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
     digits = np.empty((len(rest), longest), np.uint8)
     size = np.ones(len(rest), np.int64)
     for k in range(longest):
@@ -86,8 +84,7 @@ def int_attributes(columns: Sequence[IntColumn], host: Bool) -> list[bytes]:
             if where is None or where[side].any()
         ]
         out[side] = int_fields(own, int(np.count_nonzero(side))).pieces()
-    texts: list[bytes] = out.tolist()
-    return texts
+    return list(out)
 
 
 def int_fields(columns: Sequence[IntField], count: int) -> Encoded:

@@ -359,8 +359,10 @@ def write_changed(out: BinaryIO, graph: Graph, origin: I64, rests: Sequence[byte
     what stays of node n (``read_rests``). Return the number of bytes written."""
     size = out.write(attr.framed([global_metadata(graph.metadata)]))
     host = graph.host
-    columns = [(name, getattr(graph, name), None if name in _TIMES[:3] else host) for name in _TIMES[:5]]
-    columns.append(("wake_ns", graph.wake_ns, host & (graph.wake_ns > 0)))
+    columns = [
+        *((name, getattr(graph, name), None if name in _TIMES[:3] else host) for name in _TIMES[:5]),
+        ("wake_ns", graph.wake_ns, host & (graph.wake_ns > 0)),
+    ]
     comms = comm_bytes(graph)
     for part, heads, tails in node_fields(graph):
         ints = attr.int_attributes([(n, v[part], None if w is None else w[part]) for n, v, w in columns], host[part])

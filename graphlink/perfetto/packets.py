@@ -149,8 +149,10 @@ def _counter_packets(trace: PerfettoTrace, k: int, counter: Counter) -> bytes:
     )
     head = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
     kind, since_ns = pb.TrackEvent.TYPE_COUNTER, time_ns + max(trace.epoch_ns, 0)
-    event = [int_fields([(b"\x48", np.full(count, kind), None), (b"\x58", np.full(count, own), None)], count)]
-    event.append(_fixed(b"\xe1\x02", value))
+    event = [
+        int_fields([(b"\x48", np.full(count, kind), None), (b"\x58", np.full(count, own), None)], count),
+        _fixed(b"\xe1\x02", value),
+    ]
     ids = [(b"\x40", since_ns, None), (b"\x50", np.full(count, mine), None), (b"\x5a", _sizes(event), None)]
     packet = [int_fields(ids, count), *event]
     return framed(head) + _side_by_side([int_fields([(b"\x0a", _sizes(packet), None)], count), *packet]).tobytes()

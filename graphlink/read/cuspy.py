@@ -44,7 +44,6 @@ _NOT_READ: Final = frozenset({  # of Kineto and Cuspy
     "priority", "queued", "registers per thread", "shared memory", "value", "warps per SM",
 })  # fmt: skip
 _OWN: Final = frozenset({"queued", "copy kind", "memory kind", "host fn", "cuda event"})  # without Kineto's External id
-_KINETOS: Final = b'"External id":'  # an argument that Cuspy's rows do not have
 _ROW: Final = re.compile(
     rb'"cat": ?"(?:kernel|gpu_mem(?:cpy|set)|graph_\w{1,40})",.{1,4000}?"args": ?(?=\{)', re.DOTALL
 )
@@ -74,12 +73,11 @@ def gpu_name(name: str, kind: object, source: object, target: object, memory: ob
 def bare_copies(device: Parts, strings: Strings) -> list[str]:
     """Warn of copies whose name says nothing of their memory."""
     copies = np.count_nonzero(device.seen("name") == strings.get("Memcpy", NOWHERE))
-    if not copies:
-        return []
-    return [
+    said = (
         f"copies ({copies}) do not say which memory they are between, as in a .pftrace: a call that waited for one of "
         "pageable memory has no wait; PyTorch's JSON of the same recording says it"
-    ]
+    )
+    return [said] if copies else []
 
 
 def foreign_args(text: bytes, known: Collection[str]) -> set[str]:
@@ -88,12 +86,10 @@ def foreign_args(text: bytes, known: Collection[str]) -> set[str]:
     found: set[str] = set()
     for start in range(0, len(text), len(text) // _LOOKS + 1):
         row = _ROW.search(text, start, start + _REACH)
-        if row and text.find(_KINETOS, row.end(), text.find(b"}", row.end())) >= 0:
-            continue  # most are, and need no decoding
+        if row is None or text.find(b'"External id":', row.end(), text.find(b"}", row.end())) >= 0:
+            continue  # a row of Kineto's, as most are, is not decoded
         with suppress(ValueError, RecursionError):
-            args = (
-                _DECODER.raw_decode(text[row.end() : row.end() + _REACH].decode("utf-8", "replace"))[0] if row else {}
-            )
+            args = _DECODER.raw_decode(text[row.end() : row.end() + _REACH].decode("utf-8", "replace"))[0]
             found |= args.keys() - known - _NOT_READ if args.keys() & _OWN and "External id" not in args else set()
     return found
 
