@@ -64,7 +64,7 @@ class Axis(msgspec.Struct, frozen=True):
 
     def has(self, tid: I64) -> Bool:
         """Tell for each thread whether it is on the axis."""
-        return np.isin(tid, self.tids)
+        return np.searchsorted(self.tids, tid, "right") > np.searchsorted(self.tids, tid)
 
 
 class Neighbours(msgspec.Struct, frozen=True):
