@@ -98,7 +98,7 @@ def tools() -> Iterator[dict[str, Any]]:
         if verb.tells:
             kinds = [FILES[f"{name}.schema.json"] for name in verb.tells if f"{name}.schema.json" in FILES]
             told, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-            options = {action.dest: action for action in _options(verb)}
+            options = {_named(action): action for action in _options(verb)}
             yield {
                 "name": verb.name,
                 "description": f"{verb.does[0].upper()}{verb.does[1:]}",
@@ -122,7 +122,7 @@ def answer(root: Path, name: str, given: Mapping[str, Any]) -> str:
         return json.dumps({_RUNS: list(_runs(root))})
     if name not in VERBS or not VERBS[name].tells:
         raise UsageError(f"{name}: there is no such tool", todo="list the tools")
-    actions = {action.dest: action for action in _options(VERBS[name])}
+    actions = {_named(action): action for action in _options(VERBS[name])}
     words: list[str] = []
     for key, value in given.items():
         if key not in actions:
@@ -156,7 +156,7 @@ def _values(action: argparse.Action, given: Any) -> list[Any]:
         fits = value is True if schema["type"] == "boolean" else type(value) in (str, int, float)
         if not fits or "\0" in str(value):
             kind = schema.get("items", schema)["type"]
-            raise UsageError(f"{action.dest}: {value!r} is not of type {kind}", todo="give what the schema says")
+            raise UsageError(f"{_named(action)}: {value!r} is not of type {kind}", todo="give what the schema says")
     return values
 
 
@@ -168,6 +168,11 @@ def _options(verb: Verb) -> Iterator[argparse.Action]:
         names_file = bool(action.option_strings) and str(action.metavar).startswith(_NAMES_FILES)
         if not (names_file or action.dest in ("help", "verbose", "markdown")):
             yield action
+
+
+def _named(action: argparse.Action) -> str:
+    """Return the name of an argument, as on the command line: ``dir`` for ``DIR|FILE.et``, else that of the option."""
+    return max(action.option_strings, key=len, default=str(action.metavar).split("|")[0].lower()).lstrip("-")
 
 
 def _schema(action: argparse.Action) -> dict[str, Any]:

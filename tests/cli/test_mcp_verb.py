@@ -21,17 +21,17 @@ from graphlink.run.schemas import FILES
 from tests.cli.conftest import Ran
 
 CALLS: list[tuple[str, dict[str, Any], str]] = [
-    ("show", {"what": "one"}, "summary"),
-    ("show", {"what": "one/trace.0.et", "node": 27}, "node"),
-    ("replay", {"what": "one", "scale": ["kernel=0.5"], "rank": 0}, "replay"),
-    ("replay", {"what": "one", "list": "kernel"}, "replay.list"),
-    ("critical-path", {"what": "one", "across": True, "rank": None}, "critical_path.ranks"),
+    ("show", {"dir": "one"}, "summary"),
+    ("show", {"dir": "one/trace.0.et", "node": 27}, "node"),
+    ("replay", {"dir": "one", "scale": ["kernel=0.5"], "rank": 0}, "replay"),
+    ("replay", {"dir": "one", "list": "kernel"}, "replay.list"),
+    ("critical-path", {"dir": "one", "across": True, "rank": None}, "critical_path.ranks"),
     ("idle", {"dir": "one", "top": 2}, "idle.report"),
     ("advice", {"dir": "one"}, "advice.report"),
     ("ops", {"dir": "one"}, "ops.report"),
-    ("diff", {"before": "one", "after": "deep/two"}, "diff"),
-    ("check", {"what": "one"}, "check"),
-    ("doctor", {"what": ["traces"]}, "doctor"),
+    ("diff", {"a": "one", "b": "deep/two"}, "diff"),
+    ("check", {"dir": "one"}, "check"),
+    ("doctor", {"file": ["traces"]}, "doctor"),
 ]
 
 
@@ -63,10 +63,10 @@ def test_tools_are_the_verbs_that_only_read_without_options_that_name_files() ->
     offered = {tool["name"]: tool["input_schema"]["properties"] for tool in tools()}
     assert set(offered) == {"runs", *(verb.name for verb in VERBS.values() if verb.tells)}
     assert not {"link", "join", "export", "report", "scale", "astra", "simulate"} & set(offered)
-    assert not {"json", "out", "et", "compare", "what_if", "groups", "markdown"} & {
+    assert not {"json", "out", "et", "compare", "what-if", "groups", "markdown"} & {
         key for given in offered.values() for key in given
     }
-    assert offered["diff"]["fail_on"]["description"].endswith("by more: 3% or 3 (PERCENT%)")
+    assert offered["diff"]["fail-on"]["description"].endswith("by more: 3% or 3 (PERCENT%)")
     assert offered["replay"]["machine"]["enum"] == ["ideal", "astra-sim", "ranks", "coupled"]
     assert {key: value["type"] for key, value in offered["replay"].items() if key in ("rank", "scale", "together")} == {
         "rank": "integer",
@@ -83,30 +83,30 @@ def test_nothing_outside_the_root_is_read(root: Path, what: str) -> None:
         if not link.is_symlink():
             link.symlink_to(target)
     with pytest.raises(UsageError, match="leads out of the folder"):
-        answer(root, "show", {"what": what.format(outside=outside)})
+        answer(root, "show", {"dir": what.format(outside=outside)})
 
 
 @pytest.mark.parametrize(
     ("name", "given"),
     [
         ("link", {"folder": ["traces"]}),
-        ("report", {"what": "one"}),
-        ("bubbles", {"what": "one", "et": "new"}),
-        ("show", {"what": "one", "json": "file"}),
-        ("replay", {"what": "one", "what_if": "one/summary.json"}),
-        ("show", {"what": "--help"}),
+        ("report", {"dir": "one"}),
+        ("bubbles", {"dir": "one", "et": "new"}),
+        ("show", {"dir": "one", "json": "file"}),
+        ("replay", {"dir": "one", "what-if": "one/summary.json"}),
+        ("show", {"dir": "--help"}),
         ("show", {}),
-        ("show", {"what": "none"}),
+        ("show", {"dir": "none"}),
         ("idle", {"dir": "one", "top": "many"}),
         ("idle", {"dir": "one\0"}),
         ("idle", {"dir": True}),
         ("idle", {"dir": ["one", "one"]}),
         ("idle", {"dir": "one", "rank": [0, 1]}),
-        ("replay", {"what": "one", "scale": {"kernel": 0.5}}),
-        ("replay", {"what": "one", "scale": [["kernel=0.5"]]}),
-        ("replay", {"what": "one", "list": True}),
-        ("replay", {"what": "one", "together": "yes"}),
-        ("diff", {"before": "one", "after": "one", "markdown": True}),
+        ("replay", {"dir": "one", "scale": {"kernel": 0.5}}),
+        ("replay", {"dir": "one", "scale": [["kernel=0.5"]]}),
+        ("replay", {"dir": "one", "list": True}),
+        ("replay", {"dir": "one", "together": "yes"}),
+        ("diff", {"a": "one", "b": "one", "markdown": True}),
     ],
 )
 def test_what_is_no_tool_option_or_value_is_an_error_in_words(root: Path, name: str, given: dict[str, Any]) -> None:
@@ -126,8 +126,8 @@ def test_a_client_asks_about_two_runs(root: Path) -> None:
     async def ask() -> list[Any]:
         async with mcp.Client(command) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} >= {"runs", "show", "advice"}
-            calls = [("show", {"what": "one"}), *((name, given) for name, given, _ in CALLS[1:9:2])]
-            calls += [("runs", {}), ("idle", {"dir": "one\0"}), ("show", {"what": "../outside"})]
+            calls = [("show", {"dir": "one"}), *((name, given) for name, given, _ in CALLS[1:9:2])]
+            calls += [("runs", {}), ("idle", {"dir": "one\0"}), ("show", {"dir": "../outside"})]
             return [await client.call_tool(name, given) for name, given in calls]
 
     *told, wrong, refused = asyncio.run(ask())
