@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.astra import READERS, files
-from graphlink.astra.check_rules import Verdict
+from graphlink.astra.check_rules import Verdict, plain
 from graphlink.astra.files import Dimension, Network, Plan, Prepared
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
@@ -73,7 +73,7 @@ class Simulatable(Short):
     def harms(self, reader: str, words: Sequence[str] = ("",)) -> tuple[str, ...]:
         """Return what of the findings this reader does other than as recorded, as lines with one of ``words``."""
         texts = ((v, v.rule.head if reader == "head" else v.rule.on_legacy) for v in self.verdicts)
-        return tuple(f"{_told(v)}: {text}" for v, text in texts if text and any(word in text for word in words))
+        return tuple(f"{v.text}: {plain(text)}" for v, text in texts if text and any(word in text for word in words))
 
     def reasons(self, reader: str) -> tuple[str, ...]:
         """Return those of ``harms`` after which it may not come to its end."""
@@ -120,7 +120,7 @@ def planned(run: Simulatable, out: Path, asked: Network) -> Plan:
         replay_only=run.replay_only,
         alone=run.paths[0] if world == 1 else None,
         warnings=tuple(
-            f"{_told(v)}: feeder_v3 {v.rule.head or 'no harm'}; legacy {v.rule.on_legacy or 'no harm'}"
+            f"{v.text}: ASTRA-sim of 2026: {plain(v.rule.head)} Of 2024: {plain(v.rule.on_legacy)}"
             for v in run.verdicts
         ),
     )
@@ -164,16 +164,12 @@ def _checked(folder: Path, *, replay_only: bool) -> tuple[Verdict, ...]:
         head, without_network = verdict.rule.head, replay_only and verdict.rule.head.endswith("(network mode)")
         if verdict.rule.grade == "error" and any(word in head for word in _STOPS) and not without_network:
             raise InputError(
-                f"ASTRA-sim would not run these graphs: {_told(verdict)}: {head}",
+                f"ASTRA-sim would not run these graphs: {verdict.text}: {plain(head)}",
                 path=folder,
                 where=verdict.examples[0] if verdict.examples else None,
                 todo=f"graphlink check {shlex.quote(str(folder))} lists all that was found",
             )
     return tuple(verdicts)
-
-
-def _told(verdict: Verdict) -> str:
-    return f"{verdict.rule.what}: {verdict.count} ({verdict.rule.key})"
 
 
 def logged(work: Workload, reader: str, *, replay_only: bool) -> Bool:

@@ -50,14 +50,18 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def text(prefix: str, judgement: Judgement) -> list[str | Table]:
-    """Return a block per finding: what, what each reader makes of it, where for example."""
-    ranks = counted(len(judgement.ranks), "rank")
-    lines: list[str | Table] = [
-        f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"
-    ]
+    """Return a block per finding: what, what to do, what each reader makes of it, where for example."""
+    from graphlink.astra.check_rules import plain
+
+    counts = {"rank": len(judgement.ranks), "node": judgement.nodes}
+    of_run, found = (
+        ", ".join(counted(count, word) for word, count in some.items())
+        for some in (counts, {"error": judgement.errors, "warning": judgement.warnings})
+    )
+    lines: list[str | Table] = [f"{prefix}: {of_run}: {found}"]
     for verdict in judgement.verdicts:
         rule = verdict.rule
-        rows = [("feeder_v3", rule.head or "no harm"), ("legacy", rule.on_legacy or "no harm")]
-        rows += [("e.g.", example) for example in verdict.examples]
-        lines += ["", f"{rule.grade}: {rule.what}: {verdict.count} ({rule.key})", Table(rows)]
+        rows = [("do", rule.todo), ("ASTRA-sim of 2026", plain(rule.head)), ("of 2024", plain(rule.on_legacy))]
+        rows += [("for example", example) for example in verdict.examples]
+        lines += ["", f"{rule.grade}: {verdict.text}", Table(rows)]
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink.astra.check_rules import RULES, plain
 from graphlink.cli import main
 from tests.astra.et_files import coll, encoded, found, judged, node, recv, send, written
 
@@ -257,9 +259,10 @@ def test_the_command_says_where_and_what_happens(tmp_path: Path, capsys: pytest.
     written(tmp_path, [node(0), node(1, pb.METADATA_NODE, data=[0])], [node(0)])
     assert main(["check", str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "trace: 2 ranks, 3 nodes: 1 errors, 0 warnings" in out
-    assert "METADATA_NODE: 1 (metadata-node)" in out
-    assert "feeder_v3  abort, in every mode" in out
+    assert "trace: 2 ranks, 3 nodes: 1 error, 0 warnings" in out
+    assert "error: A node has the type METADATA_NODE. Found 1 time (metadata-node)" in out
+    assert "do                 Leave such nodes out, or give them the type COMP_NODE." in out
+    assert "ASTRA-sim of 2026  It stops with an error, in every mode." in out
     assert 'rank 0 node 1 "op1"' in out
     written(tmp_path, [node(0)], [node(0, micros=0)])
     assert main(["check", str(tmp_path)]) == 0
@@ -268,6 +271,13 @@ def test_the_command_says_where_and_what_happens(tmp_path: Path, capsys: pytest.
     assert main(["check", str(tmp_path / "trace.1.et"), "--groups", str(tmp_path / "nothing")]) == 1
     (tmp_path / "sub").mkdir()
     assert main(["check", str(tmp_path / "sub")]) == 1
+
+
+def test_each_finding_is_a_sentence_and_says_what_to_do() -> None:
+    for rule in RULES.values():
+        for text in (rule.what, rule.todo, plain(rule.head), plain(rule.on_legacy)):
+            assert text[0].isupper() or text.startswith(("data_deps", "ctrl_deps", "involved_dim", "is_cpu_op")), text
+            assert text.endswith(".") and not re.search(r"\b(abort|hang|skipped|network mode)\b|\(read\)", text), text
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the shared traces are not here")

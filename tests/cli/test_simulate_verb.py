@@ -125,8 +125,8 @@ def test_the_finding_of_check_is_the_reason(graphlink: Run, graphs: Path, simula
     ran = graphlink("simulate", graphs, "--astra-sim", simulator("hang", "Chakra12ETFeederNode"))
     assert ran.status == 1
     assert (
-        "  graphlink check: data_deps names a node twice: 2 (duplicate-data): hang: the node is never released"
-        in ran.out
+        "  graphlink check: data_deps of a node names another node twice. Found 2 times (duplicate-data): The rank never "
+        "finishes (exit status 0): the node is never released." in ran.out
     )
 
 
