@@ -101,6 +101,7 @@ def fills(keys: Iterable[str]) -> str:
 
 
 WIDE: Final = 960
+NARROW: Final = 360
 _LETTER, _BROAD = 7.7, 12.2  # px, at 12 px; a bit more than wide fonts take
 _SMALL: Final = 11 / 12  # of a letter at 12 px
 _BAR, _PITCH = 20, 28
@@ -126,16 +127,15 @@ STYLE: Final = (
 )
 
 
-def svg(chart: Chart, *, alone: bool = False) -> str:
-    """Draw a chart. ``alone``: as a file of its own, with title, colours and patterns, on white."""
-    body, high, keys, wide = _drawn(chart, alone=alone)
-    top = 34 if alone else 0
-    title = (
-        f'<title id="{chart.name}-t">{xml(chart.title)}</title><desc id="{chart.name}-d">{xml(chart.says, 1000)}</desc>'
-    )
-    role = f'role="img" aria-labelledby="{chart.name}-t {chart.name}-d"'
+def svg(chart: Chart, *, alone: bool = False, narrow: bool = False) -> str:
+    """Draw a chart. ``alone``: as a file of its own, with title, colours and patterns, on white; ``narrow``: bars for a
+    small screen, with labels above them."""
+    body, high, keys, wide = _drawn(chart, alone=alone, narrow=narrow)
+    top, name = 34 if alone else 0, chart.name + "-narrow" * narrow
+    title = f'<title id="{name}-t">{xml(chart.title)}</title><desc id="{name}-d">{xml(chart.says, 1000)}</desc>'
+    role = f'role="img" aria-labelledby="{name}-t {name}-d"'
     size = f'width="{wide}" height="{high + top:g}" viewBox="0 0 {wide} {high + top:g}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {role} {size}>{title}'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart{" narrow" * narrow}" {role} {size}>{title}'
     if not alone:
         return f"{head}{body}</svg>"
     style = f"<style>{STYLE}\n{rules(keys, dark=False)}\n{fills(keys)}</style><defs>{defs(keys)}</defs>"
@@ -166,8 +166,10 @@ def legend_of(chart: Chart) -> list[tuple[str, str]]:
     return [(key, LOOKS[key].words) for key in keys] if len(keys) > 1 and not labelled else []
 
 
-def _drawn(chart: Chart, *, alone: bool) -> tuple[str, float, list[str], int]:
+def _drawn(chart: Chart, *, alone: bool, narrow: bool) -> tuple[str, float, list[str], int]:
     keys = keys_of(chart)
+    if narrow and isinstance(chart, Bars):
+        return *_bars(chart, 4.0, NARROW), keys, NARROW
     if isinstance(chart, Dots):
         return *_dots(chart), keys, WIDE
     if isinstance(chart, Heat):
@@ -204,23 +206,31 @@ def _shortened(text: str) -> str:
     return shortened(plain(text), _MOST_LABEL, 13)
 
 
-def _bars(chart: Bars, top: float) -> tuple[str, float]:
-    labels = [_shortened(bar.label) for bar in chart.bars]
-    left = max(map(_text_wide, labels), default=0) + 10
-    room = max((_text_wide(bar.note) for bar in chart.bars), default=0) + 10
+def _bars(chart: Bars, top: float, wide: int = WIDE) -> tuple[str, float]:
+    """Draw bars between their labels and notes, on a narrow chart between the lines of these."""
+    narrow = wide < WIDE
+    labels = [shortened(plain(bar.label), 44, 13) if narrow else _shortened(bar.label) for bar in chart.bars]
+    left = 0.0 if narrow else max(map(_text_wide, labels), default=0) + 10
+    room = 2.0 if narrow else max((_text_wide(bar.note) for bar in chart.bars), default=0) + 10
+    pitch, below, side = (62, 38, "") if narrow else (_PITCH, 14, " end")
     ends = [_ends(bar) for bar in chart.bars]
     low, high = min((low for low, _ in ends), default=0), max((high for _, high in ends), default=0)
     before = room if low < 0 else 0.0
-    scale = (WIDE - left - before - room) / ((high - low) or 1)
+    scale = (wide - left - before - room) / ((high - low) or 1)
     zero = left + before - low * scale
     out = []
     for k, (bar, label, (least, most)) in enumerate(zip(chart.bars, labels, ends, strict=True)):
-        y = top + k * _PITCH
-        out.append(f'<text class="c-ink end" x="{left - 8:g}" y="{y + 14:g}">{xml(label)}</text>')
-        out += _bar(bar, chart.unit, zero, y, scale)
-        end, side = (zero + least * scale - 8, " end") if least < 0 else (zero + most * scale + 8, "")
-        out.append(f'<text class="c-dim num{side}" x="{end:.1f}" y="{y + 14:g}">{xml(bar.note)}</text>')
-    under = top + len(chart.bars) * _PITCH + 2
+        y = top + k * pitch
+        out.append(
+            f'<text class="c-ink{side}" x="{max(left - 8, 0):g}" y="{y + 14 - 3 * narrow:g}">{xml(label)}</text>'
+        )
+        out += _bar(bar, chart.unit, zero, y + 18 * narrow, scale)
+        end, anchor = (zero + least * scale - 8, " end") if least < 0 else (zero + most * scale + 8, "")
+        end, anchor = (0, "") if narrow else (end, anchor)
+        out.append(
+            f'<text class="c-dim num{anchor}" x="{end:.1f}" y="{y + below + 14 * narrow:g}">{xml(bar.note)}</text>'
+        )
+    under = top + len(chart.bars) * pitch + 2
     axis = f'<path class="c-edge" d="M{zero:.1f} {top - 3:g}V{under - 6:g}"/>' if low < 0 else ""
     return "".join(out) + axis, under
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from graphlink.page.words import table
 from graphlink.records import IDLE_GPU, IDLE_HOST, counted, time
 from graphlink.replay.across import AcrossFamily, CriticalAcross, Hop
 from graphlink.replay.path_words import Stretch, gap_ns, sentences, stretches
+from graphlink.spans import overlap_ns, union
 
 CELLS: Final = 640
 MOST_LANES: Final = 12
@@ -177,7 +178,7 @@ def _strip(walk: _Walk) -> Strip:
         (walk.begin_ns, walk.late_ns, idle),
         (walk.begin_ns + walk.late_ns, walk.cost_ns - walk.late_ns, walk.share),
     )
-    edges = np.linspace(0, walk.length_ns, CELLS + 1)
+    edges = np.rint(np.linspace(0, walk.length_ns, CELLS + 1)).astype(np.int64)
     parts: dict[tuple[int, int], I64] = {}
     for lane in range(len(walk.lanes)):
         for code in range(len(shares)):
@@ -188,7 +189,7 @@ def _strip(walk: _Walk) -> Strip:
             ]
             start, ns = (np.concatenate(column) for column in zip(*chosen, strict=True))
             if len(start):
-                parts[lane, code] = _covered(start, ns, edges)
+                parts[lane, code] = overlap_ns(union(start, start + ns), edges[:-1], edges[1:])
     says = (
         "From left to right the time of the replay. The colour is the kind of work that delayed the end then; "
         "several kinds are stacked."
@@ -197,16 +198,6 @@ def _strip(walk: _Walk) -> Strip:
     return Strip(
         f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells
     )
-
-
-def _covered(start: I64, ns: I64, edges: Any) -> I64:
-    """Return how much of the intervals lies between each two edges."""
-    order = np.argsort(start, kind="stable")
-    start, ns = start[order], ns[order]
-    so_far = np.cumsum(ns)
-    times = np.column_stack((start, start + ns)).ravel()
-    sums = np.column_stack((so_far - ns, so_far)).ravel()
-    return np.asarray(np.diff(np.rint(np.interp(edges, times, sums)).astype(np.int64)))
 
 
 def strip_cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str], cells: int) -> list[StripCell]:

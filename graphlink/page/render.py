@@ -83,7 +83,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.globals.update(
-        svg=lambda chart: Markup(svg(chart)),
+        svg=lambda chart, narrow=False: Markup(svg(chart, narrow=narrow)),
         kind=lambda part: "str" if isinstance(part, str) else str(type(part).__struct_config__.tag),
         legend=legend_of,
         sides=_sides,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from graphlink import figures
 from graphlink.causes import MEANING
@@ -262,6 +263,16 @@ def cell(unit: str, value: Any) -> Cell:
     return Cell(text, (value[0] / value[1] if value[1] else 0.0) if isinstance(value, tuple) else value)
 
 
+def _cells(shown: figures.Column) -> list[Cell]:
+    """Return the cells of a column; its times are in one unit: ms as on the screen, or us where all are below one."""
+    cells = [cell(shown.unit, value) for value in shown.values]
+    most_ns = max((abs(each.value or 0) for each in cells), default=0) if shown.unit == "ns" else 0
+    if most_ns < 1000:
+        return cells
+    size, unit = (1_000_000, "ms") if most_ns >= 1_000_000 else (1000, "us")
+    return [each if each.value is None else replace(each, text=f"{each.value / size:,.3f} {unit}") for each in cells]
+
+
 def _head(shown: figures.Column, at: str) -> Column:
     """Return the head of a column. It means what its figure declares, else what has its name or title."""
     keys = (
@@ -299,7 +310,7 @@ def table(
 ) -> Table:
     """Return a table of figures. ``rows``: as ``entries`` has them; left out, they are those of the list ``at``."""
     heads = [_head(shown, at) for shown in columns]
-    cells = [[cell(shown.unit, value) for value in shown.values] for shown in columns]
+    cells = [_cells(shown) for shown in columns]
     places = [row[0] for row in rows] if rows else [f"/{k}" if at else "" for k in range(len(cells[0]))]
     return Table(name, caption, heads, [Row(row, place) for *row, place in zip(*cells, places, strict=True)], at, more)
 
