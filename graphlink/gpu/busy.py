@@ -169,11 +169,12 @@ def by_group(one: Busy, linked: Linked, comm: Communication) -> list[GroupTime]:
     key = group[mine].astype(np.int64)
     found = spans.union_by(key, one.start_ns[mine], one.end_ns[mine])
     hidden = _summed(key, found, spans.overlap_ns(one.compute, found.start_ns, found.end_ns))
-    out = []
-    for number, ns in _summed(key, found, found.end_ns - found.start_ns).items():
-        ranks, name = ops.groups[number] if number != NOWHERE else ((), "")
-        out.append(GroupTime(name=name, ranks=list(ranks), comm_ns=ns, exposed_ns=ns - hidden[number]))
-    return sorted(out, key=lambda one: (-one.comm_ns, one.name, one.ranks))
+    groups = (
+        GroupTime(name=name, ranks=list(ranks), comm_ns=ns, exposed_ns=ns - hidden[number])
+        for number, ns in _summed(key, found, found.end_ns - found.start_ns).items()
+        for ranks, name in [ops.groups[number] if number != NOWHERE else ((), "")]
+    )
+    return sorted(groups, key=lambda one: (-one.comm_ns, one.name, one.ranks))
 
 
 def _summed(key: I64, found: KeyedSpans, ns: I64) -> dict[int, int]:

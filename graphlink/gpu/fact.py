@@ -47,9 +47,8 @@ def main_fact(summary: Any) -> Words:
     if not every:
         return _of_host(summary) if summary.ranks else []
     ranks, when = _in_steps(every)
-    spent = _spent(ranks)
+    spent, devices = _spent(ranks), sum(len(rank.gpu) for rank in every)
     most = max(SPENT, key=spent.__getitem__)
-    devices = sum(len(rank.gpu) for rank in every)
     who = "the GPU" if devices == 1 else f"the {devices:,} GPUs"
     unknown = _not_known(ranks, [gpu for rank in every for gpu in rank.gpu], who) if _tells_idle(spent) else []
     start = f"{when}{who} spend{'s' * (devices == 1)} "
@@ -97,8 +96,11 @@ def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
     if 2 * causes["unknown"] <= causes.total():
         return []
     whole = _spent(ranks).total()
-    share = _share_of(causes["unknown"], whole, "unknown")
-    return [f"What {who} did in ", share, f" of {time(whole)} is not known: no work is recorded there, nor why. "]
+    return [
+        f"What {who} did in ",
+        _share_of(causes["unknown"], whole, "unknown"),
+        f" of {time(whole)} is not known: no work is recorded there, nor why. ",
+    ]
 
 
 def _span(ranks: Sequence[Any]) -> Words:
@@ -106,9 +108,9 @@ def _span(ranks: Sequence[Any]) -> Words:
     work_ns, run_ns = _spent(ranks).total(), sum(rank.replay.measured_ns * len(rank.gpu) for rank in ranks)
     if 2 * work_ns >= run_ns:
         return []
-    share = _share_of(run_ns - work_ns, run_ns, "no_work")
     who = "It has" if sum(len(rank.gpu) for rank in ranks) == 1 else "They have"
-    return [f" {who} no work in the rest of the run, ", share, f" of {time(run_ns)}."]
+    rest = _share_of(run_ns - work_ns, run_ns, "no_work")
+    return [f" {who} no work in the rest of the run, ", rest, f" of {time(run_ns)}."]
 
 
 def _spent(ranks: Sequence[Any]) -> Counter[str]:
@@ -127,8 +129,8 @@ def _why_idle(ranks: Sequence[Any]) -> Words:
     if not causes.total():
         return []
     most, ns = causes.most_common(1)[0]
-    share = _share_of(ns, causes.total(), most)
-    return [": ", MEANING.get(most, most), " (", Figure(most), ", ", share, " of the idle time)"]
+    known = MEANING.get(most, most)
+    return [": ", known, " (", Figure(most), ", ", _share_of(ns, causes.total(), most), " of the idle time)"]
 
 
 def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:
@@ -150,8 +152,7 @@ def _of_others(ranks: Sequence[Any], run: Any, most: str) -> Words:
         max(every, key=lambda told: (told[1]["idle_ns"] / (told[1].total() or 1), -told[0].rank)),
         max(every, key=lambda told: (told[1]["exposed_comm_ns"] / (told[1].total() or 1), -told[0].rank)),
     )
-    words: Words = []
-    rank, spent = first
+    words, (rank, spent) = Words(), first
     if spent["idle_ns"] / (spent.total() or 1) > whole["idle_ns"] / (whole.total() or 1) + _APART:
         words += [f" Rank {rank.rank} is idle most: ", _share_of(spent["idle_ns"], spent.total(), "idle"), "."]
     rank, spent = busy

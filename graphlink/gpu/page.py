@@ -71,11 +71,9 @@ def _phases(found: Found) -> list[Part]:
     """Return the steps of prefill and decode, of ranks that serve."""
     some = entries(found.ranks, "phases")[:MOST_ROWS]
     ranks = column("rank", "number", [rank.rank for _, rank, _ in some])
-    found_phases = [phase for *_, phase in some]
-    idle = ("gpu_ns", "idle_ns", "idle_share", *replays_column(found_phases))
-    shown = columns(
-        Phase, found_phases, ranks, "phase", "steps", "mean_ns", "longest_ns", *idle, "mean_batch", "tokens"
-    )
+    names = ("phase", "steps", "mean_ns", "longest_ns", "gpu_ns", "idle_ns", "idle_share")
+    recorded = replays_column([phase for *_, phase in some])
+    shown = columns(Phase, [phase for *_, phase in some], ranks, *names, *recorded, "mean_batch", "tokens")
     return [table("phases", "Phases of serving", shown, "summary.json#/ranks", rows=some)] if some else []
 
 
@@ -94,12 +92,13 @@ def _label(rank: Rank, one: DeviceTime) -> str:
 def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) -> Bars:
     order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
     bars = [Bar(_label(rank, one), segments(one), time(one.whole_ns) + replay_words(one)) for rank, one in order]
-    some = f", {len(devices)} of {every}" if every > len(devices) else ""
-    says = (
+    return Bars(
+        "gpu-by-rank",
+        f"GPU time by rank{f', {len(devices)} of {every}' * (every > len(devices))}",
         "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: "
-        "why it was idle."
+        "why it was idle.",
+        bars,
     )
-    return Bars("gpu-by-rank", f"GPU time by rank{some}", says, bars)
 
 
 def _heat(devices: Sequence[tuple[Rank, DeviceTime]]) -> Heat:
@@ -131,11 +130,10 @@ def _steps_heat(ranks: Sequence[Rank]) -> Iterator[Heat]:
     values: list[list[int | float | None]] = [
         [rank.steps[k].end_ns - rank.steps[k].start_ns for rank in ranks] for k in range(len(names))
     ]
-    says = "Each column is a rank, each row a step: the darker, the longer it took."
     yield Heat(
         "steps-heat",
         "How long each step took on each rank",
-        says,
+        "Each column is a rank, each row a step: the darker, the longer it took.",
         names,
         [str(one.rank) for one in ranks],
         "rank",
@@ -254,17 +252,15 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
         "its first op of a "
         "step and after its last one, so the share may be larger than that of the whole run."
     )
-    which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
     if len(few) > 1:
+        which = f", the {len(few)} longest of {len(steps)}" if len(steps) > len(few) else ""
         yield Bars(f"steps-{rank.rank}-bars", f"Steps of rank {rank.rank}{which}", says, bars)
     some = steps[:MOST_ROWS]
     gpus = [gpu for *_, gpu in some]
-    names = [step.name for _, step, *_ in some]
-    starts = [found.place_cell(rank.rank, step.start_ns) for _, step, *_ in some]
     shown = columns(
         DeviceTime,
         gpus,
-        column("step", "text", names),
+        column("step", "text", [step.name for _, step, *_ in some]),
         "device",
         declared(DeviceTime, "whole_ns")._replace(means="step", values=[gpu.whole_ns for gpu in gpus]),
         *_busy([gpu for *_, gpu in steps]),
@@ -272,7 +268,7 @@ def _steps(found: Found, rank: Rank) -> Iterator[Part]:
         "idle_share",
         *replays_column(gpus),
         "mostly",
-        column("at", "place", starts),
+        column("at", "place", [found.place_cell(rank.rank, step.start_ns) for _, step, *_ in some]),
     )
     more = f"{len(steps) - MOST_ROWS:,} more steps are in summary.json." if len(steps) > MOST_ROWS else ""
     at = f"summary.json#/ranks/{found.at[rank.rank]}/steps"
@@ -303,9 +299,12 @@ def hidden_communication(found: Found) -> list[Part]:
     every = entries(found.ranks, "gpu", "by_group")
     every.sort(key=lambda entry: -entry[-1].exposed_ns)
     some = every[:MOST_GROUPS]
-    ranks = column("rank", "number", [rank.rank for _, rank, *_ in some])
-    gpus = column("GPU", "number", [gpu.device for *_, gpu, _ in some])
-    names = ("name", "ranks", "comm_ns", "exposed_ns", "hidden")
-    shown = columns(GroupTime, [group for *_, group in some], ranks, gpus, *names)
+    shown = columns(
+        GroupTime,
+        [group for *_, group in some],
+        column("rank", "number", [rank.rank for _, rank, *_ in some]),
+        column("GPU", "number", [gpu.device for *_, gpu, _ in some]),
+        *("name", "ranks", "comm_ns", "exposed_ns", "hidden"),
+    )
     caption = "Communication of each GPU by group, the most exposed first"
     return [table("hidden", caption, shown, "summary.json#/ranks", more_groups(len(every)), some)] if some else []

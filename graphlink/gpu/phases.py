@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, Iterations, StepTime
-from graphlink.gpu.table import replay_words
+from graphlink.gpu.table import replay_words, replays_of
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
@@ -65,18 +65,6 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         return self.idle_ns, self.gpu_ns
 
 
-class _Span(msgspec.Struct, frozen=True):
-    """A step or a range. ``batch``, ``tokens``: None where its name does not tell."""
-
-    phase: PhaseName
-    batch: int | None
-    tokens: int | None
-    took_ns: int
-    gpu_ns: int
-    idle_ns: int
-    replays: Sequence[tuple[int, int] | UnsetType]
-
-
 def told_phase(name: str) -> tuple[PhaseName, int | None, int | None] | None:
     """Return the phase that a name tells, its number of requests and of tokens where it tells those; None where it
     names no phase.
@@ -104,17 +92,42 @@ def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
     """
     named = [(told, step) for step in gpu.steps if (told := told_phase(step.name)) is not None]
     if named:
-        return _summed([_of_step(*told, step) for told, step in named])
+        return _summed(
+            _span(
+                told,
+                step.end_ns - step.start_ns,
+                sum(one.whole_ns for one in step.gpu),
+                sum(one.idle_ns for one in step.gpu),
+                replays_of(*step.gpu),
+            )
+            for told, step in named
+        )
     return _summed(_of_ranges(gpu, linked, epoch_ns))
 
 
-def _of_step(phase: PhaseName, batch: int | None, tokens: int | None, step: StepTime) -> _Span:
-    whole, idle = sum(one.whole_ns for one in step.gpu), sum(one.idle_ns for one in step.gpu)
-    replays = [one.replays for one in step.gpu]
-    return _Span(phase, batch, tokens, step.end_ns - step.start_ns, whole, idle, replays)
+def _span(
+    told: tuple[PhaseName, int | None, int | None],
+    took_ns: int,
+    gpu_ns: int,
+    idle_ns: int,
+    replays: tuple[int, int] | UnsetType,
+) -> Phase:
+    """Return a step or a range as a phase of one step. ``told``: what its name tells."""
+    phase, batch, tokens = told
+    return Phase(
+        phase=phase,
+        steps=1,
+        mean_ns=took_ns,
+        longest_ns=took_ns,
+        gpu_ns=gpu_ns,
+        idle_ns=idle_ns,
+        replays=replays,
+        mean_batch=batch,
+        tokens=tokens,
+    )
 
 
-def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
+def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
     host, strings = linked.trace.host, linked.trace.strings
     told = {
         code: found
@@ -127,14 +140,14 @@ def _of_ranges(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[_Span]:
     rows = outermost(host, commonest(rows, host.tid[rows]))
     start, end = host.start_ns[rows] - epoch_ns, host.end_ns[rows] - epoch_ns
     idle = np.zeros(len(rows), np.int64)
-    replays = [gpu.launched.within(one.device, host.start_ns[rows], host.end_ns[rows]) for one in gpu.gpu]
+    replays = gpu.launched.within(gpu.launched.only, host.start_ns[rows], host.end_ns[rows])
     for one, (_, why) in zip(gpu.gpu, gpu.idle, strict=True):
         recorded = Spans(np.array([one.from_ns]), np.array([one.to_ns]))
         idle += end - start - overlap_ns(recorded, start, end) + overlap_ns(why, start, end)
     return [
-        _Span(*told[code], until - since, (until - since) * len(gpu.gpu), ns, some)
-        for code, since, until, ns, *some in zip(
-            host.name[rows].tolist(), start.tolist(), end.tolist(), idle.tolist(), *replays, strict=True
+        _span(told[code], took_ns, took_ns * len(gpu.gpu), ns, recorded)
+        for code, took_ns, ns, recorded in zip(
+            host.name[rows].tolist(), (end - start).tolist(), idle.tolist(), replays, strict=True
         )
     ]
 
@@ -147,20 +160,19 @@ def _launching(linked: Linked, rows: I64) -> I64:
     return rows[values_at(calls.start_ns[call], first, MOST) < host.end_ns[rows]]
 
 
-def _summed(spans: Iterable[_Span]) -> list[Phase]:
+def _summed(spans: Iterable[Phase]) -> list[Phase]:
     out = []
     for phase, mine in grouped((span.phase, span) for span in spans).items():
-        batch, tokens = ([getattr(span, name) for span in mine] for name in ("batch", "tokens"))
-        replays = [pair for span in mine for pair in span.replays if pair is not UNSET]
+        batch, tokens = ([getattr(span, name) for span in mine] for name in ("mean_batch", "tokens"))
         out.append(
             Phase(
                 phase=phase,
                 steps=len(mine),
-                mean_ns=round(sum(span.took_ns for span in mine) / len(mine)),
-                longest_ns=max(span.took_ns for span in mine),
+                mean_ns=round(sum(span.mean_ns for span in mine) / len(mine)),
+                longest_ns=max(span.longest_ns for span in mine),
                 gpu_ns=sum(span.gpu_ns for span in mine),
                 idle_ns=sum(span.idle_ns for span in mine),
-                replays=(sum(some for some, _ in replays), sum(every for _, every in replays)) if replays else UNSET,
+                replays=replays_of(*mine),
                 mean_batch=None if None in batch else round(sum(batch) / len(batch), 3),
                 tokens=None if None in tokens else sum(tokens),
             )
@@ -176,11 +188,13 @@ def phases_line(found: Sequence[Phase]) -> str:
 
 
 def _line(one: Phase) -> str:
-    parts = [f"{one.phase} {one.steps:,}: {ms(one.mean_ns)} ms{' on average' if one.steps > 1 else ''}"]
-    parts += [f"GPU idle {percent(one.idle_ns, one.gpu_ns)}{replay_words(one)}"] if one.gpu_ns else []
-    parts += [f"{one.mean_batch:g} requests a step"] if one.mean_batch is not None else []
-    parts += [counted(one.tokens, "token")] if one.tokens is not None else []
-    return ", ".join(parts)
+    parts = (
+        f"{one.phase} {one.steps:,}: {ms(one.mean_ns)} ms{' on average' if one.steps > 1 else ''}",
+        f"GPU idle {percent(one.idle_ns, one.gpu_ns)}{replay_words(one)}" if one.gpu_ns else "",
+        "" if one.mean_batch is None else f"{one.mean_batch:g} requests a step",
+        "" if one.tokens is None else counted(one.tokens, "token"),
+    )
+    return ", ".join(filter(None, parts))
 
 
 _PARTS: Final = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphlink.gpu.busy import BINS, HOST_KEYS, KEYS, LEVELS
 from graphlink.gpu.records import DeviceTime
-from graphlink.gpu.table import MOST_LANES, idle_percent
+from graphlink.gpu.table import MOST_LANES, idle_percent, replay_words
 from graphlink.model import F64, I64
 from graphlink.page.found import Found
 from graphlink.page.parts import Section, Strip
@@ -77,7 +77,9 @@ def run_over_time(found: Found) -> Section | None:
         [
             Strip(
                 "run-strip",
-                title + most_idle * (len(shown) < whole),
+                title
+                + most_idle * (len(shown) < whole)
+                + replay_words(*(gpu for rank in found.ranks for gpu in rank.gpu)),
                 says,
                 [lane.name for lane in shown],
                 length_ns,

@@ -81,13 +81,11 @@ class IdleReport(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_idle(file: IdleFile, top: int, run: Run | None = None) -> RankIdle:
     """Sum up the file of a rank; ``run``: what the ranks say together. O(n log n) in its intervals."""
-    causes, late = [], []
-    for one in file.gpu:
-        mine = [entry for entry in file.idle if entry.device == one.device]
-        by_cause = grouped((entry.cause, entry) for entry in mine)
-        found = [_cause(cause, entries, top) for cause, entries in by_cause.items()]
-        causes.append(sorted(found, key=lambda one: -one.ns))
-        late.append(late_starts(mine))
+    each = [[entry for entry in file.idle if entry.device == one.device] for one in file.gpu]
+    grouped_by = [grouped((entry.cause, entry) for entry in mine) for mine in each]
+    found = [[_cause(cause, entries, top) for cause, entries in mine.items()] for mine in grouped_by]
+    causes = [sorted(of_device, key=lambda one: -one.ns) for of_device in found]
+    late = [late_starts(mine) if one.replays is UNSET else None for one, mine in zip(file.gpu, each, strict=True)]
     longest = sorted(file.idle, key=lambda entry: (entry.start_ns - entry.end_ns, entry.start_ns))[:top]
     waited = _waited(file.rank, run) if run is not None else UNSET
     return RankIdle(
@@ -208,8 +206,8 @@ def _communication(one: DeviceTime) -> str:
     differs.
     """
     hidden = percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)
-    theirs = "" if one.hta_overlap_share is UNSET else percent(one.hta_overlap_share, 1)
-    differs = f" ({theirs} as HTA counts overlap)" if theirs not in ("", hidden) else ""
+    theirs = hidden if one.hta_overlap_share is UNSET else percent(one.hta_overlap_share, 1)
+    differs = f" ({theirs} as HTA counts overlap)" * (theirs != hidden)
     return f"  communication {ms(one.comm_ns)} ms, {hidden} of it hidden{differs}"
 
 
@@ -279,11 +277,8 @@ def _first(evidence: dict[str, int]) -> str:
 def _steps(steps: Sequence[StepTime]) -> Table:
     gpus = [(step.name, gpu) for step in steps for gpu in step.gpu]
     names = column("step", "word", [name for name, _ in gpus])
-    known = replays_column([gpu for _, gpu in gpus])
-    shown = columns(
-        DeviceTime, [gpu for _, gpu in gpus], names, "device", "whole_ns", "busy", "idle_ns", "mostly", *known
-    )
-    return table(shown)
+    shown = ("device", "whole_ns", "busy", "idle_ns", "mostly", *replays_column([gpu for _, gpu in gpus]))
+    return table(columns(DeviceTime, [gpu for _, gpu in gpus], names, *shown))
 
 
 def replays_column(devices: Sequence[Any]) -> list[str]:
@@ -312,9 +307,14 @@ def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
 
 def replay_words(*devices: Any) -> str:
     """Return how many replays of CUDA graphs are recorded, "" where all are: what others ran counts as idle."""
-    told = [one.replays for one in devices if one.replays is not UNSET]
-    recorded, every = map(sum, zip(*told, strict=True)) if told else (0, 0)
+    recorded, every = replays_of(*devices) or (0, 0)
     return f"; recorded {recorded:,} of {every:,} replays" if recorded < every else ""
+
+
+def replays_of(*devices: Any) -> tuple[int, int] | UnsetType:
+    """Return how many replays are recorded, of all; UNSET where none says so."""
+    told = [one.replays for one in devices if one.replays is not UNSET]
+    return (sum(recorded for recorded, _ in told), sum(every for _, every in told)) if told else UNSET
 
 
 def busy_words(device: DeviceTime) -> str:
@@ -388,10 +388,7 @@ def exposed_percent(rank: Any) -> float:
 
 def idle_causes(rank: Any) -> Counter[str]:
     """Return the idle time of all GPUs of a rank by cause, in ns."""
-    causes = Counter[str]()
-    for device in rank.gpu:
-        causes.update(device.idle_by_cause_ns)
-    return causes
+    return sum((Counter(device.idle_by_cause_ns) for device in rank.gpu), Counter[str]())
 
 
 def _share(devices: Sequence[DeviceTime], part: str) -> float:

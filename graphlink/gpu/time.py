@@ -46,16 +46,17 @@ _UNSURE: Final = (
 class GraphLaunches(NamedTuple):
     """Launches of graphs: when each began (ascending, on the host's clock), all and those that own device ops.
 
-    ``ran_on``: the devices of these ops; all where there are none, as nothing tells which of several ran the others.
+    ``only``: the device of these ops, or the only one; None where there are several, as nothing tells which of them ran
+    the others.
     """
 
     every_ns: I64
     recorded_ns: I64
-    ran_on: set[int]
+    only: int | None
 
-    def within(self, device: int, start_ns: I64, end_ns: I64) -> list[tuple[int, int] | UnsetType]:
+    def within(self, device: int | None, start_ns: I64, end_ns: I64) -> list[tuple[int, int] | UnsetType]:
         """Return how many that began in each window are recorded, and how many there are, as ``DeviceTime`` has it."""
-        if self.ran_on != {device} or len(self.recorded_ns) == len(self.every_ns):
+        if device is None or device != self.only or len(self.recorded_ns) == len(self.every_ns):
             return [UNSET] * len(start_ns)
         recorded, every = (
             (np.searchsorted(ns, end_ns) - np.searchsorted(ns, start_ns)).tolist()
@@ -158,16 +159,13 @@ def bare_ns(kineto: Path | None, rank: int) -> int | UnsetType:
 
 
 def _why(slowest: StepTime, others: Sequence[StepTime]) -> list[Excess]:
-    if not others:
-        return []
-    found = []
-    for k, mine in enumerate(slowest.gpu):
-        theirs = [_losses(step.gpu[k]) for step in others]
-        for what, ns in _losses(mine).items():
-            more_ns = ns - round(float(np.median([one[what] for one in theirs])))
-            if more_ns > 0:
-                found.append(Excess(device=mine.device, what=what, ns=more_ns))
-    return sorted(found, key=lambda one: -one.ns)
+    more = (
+        Excess(device=mine.device, what=what, ns=ns - round(median(_losses(step.gpu[k])[what] for step in others)))
+        for k, mine in enumerate(slowest.gpu)
+        for what, ns in _losses(mine).items()
+        if others
+    )
+    return sorted((one for one in more if one.ns > 0), key=lambda one: -one.ns)
 
 
 def _losses(one: DeviceTime) -> Counter[str]:
@@ -181,7 +179,8 @@ def _graph_launches(linked: Linked, devices: set[int]) -> GraphLaunches:
     ran = np.append(named, False)[linked.device_call]  # the last entry stands for no call
     owning = np.unique(linked.device_call[ran])
     ran_on = {*linked.trace.device.device[ran].tolist()} or devices
-    return GraphLaunches(np.sort(calls.start_ns[named]), np.sort(calls.start_ns[owning]), ran_on)
+    only = ran_on.pop() if len(ran_on) == 1 else None
+    return GraphLaunches(np.sort(calls.start_ns[named]), np.sort(calls.start_ns[owning]), only)
 
 
 def _bare_graph_launches(linked: Linked, launched: GraphLaunches) -> list[str]:
@@ -219,17 +218,14 @@ def _by_node(linked: Linked) -> str:
 
 def _unsure(device: int, why: Idle, *, by_node: str) -> list[str]:
     """Return a warning for each reason for which much of a device's idle time is of no known cause."""
-    ns = why.end_ns - why.start_ns
-    whole, unknown = int(ns.sum()), why.cause == Cause.UNKNOWN
-    out = []
-    for texts, what in _UNSURE:
-        mine = int(ns[unknown & np.isin(why.texts, texts)[why.evidence]].sum())
-        if mine > _MUCH * whole:
-            out.append(
-                f"GPU {device}: {ms(mine)} of {ms(whole)} ms of idle time lie "
-                f"{what}{by_node if BEHIND_GRAPH in texts else ''}"
-            )
-    return out
+    ns, unknown = why.end_ns - why.start_ns, why.cause == Cause.UNKNOWN
+    lost = [(int(ns[unknown & np.isin(why.texts, texts)[why.evidence]].sum()), texts, what) for texts, what in _UNSURE]
+    return [
+        f"GPU {device}: {ms(mine)} of {ms(int(ns.sum()))} ms of idle time lie "
+        f"{what}{by_node if BEHIND_GRAPH in texts else ''}"
+        for mine, texts, what in lost
+        if mine > _MUCH * int(ns.sum())
+    ]
 
 
 def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
@@ -238,33 +234,29 @@ def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
     return at_ns + offset[np.minimum(np.searchsorted(one.start_ns, at_ns), len(offset) - 1)]
 
 
-def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> list[DeviceTime]:
-    """Return the time of a device in windows, ascending."""
-    out = []
+def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> Iterator[DeviceTime]:
+    """Yield the time of a device in windows, ascending."""
     for low, high, compute, working, any_, comm, copies, beside, filled in zip(
         from_ns.tolist(), to_ns.tolist(), *(column.tolist() for column in parts(one, from_ns, to_ns)), strict=True
     ):
         part = spans.within(why, low, high)
         spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(Cause)).astype(np.int64)[[*OF_DEVICES]]
-        out.append(
-            DeviceTime(
-                device=one.device,
-                from_ns=low - epoch_ns,
-                to_ns=high - epoch_ns,
-                compute_ns=compute,
-                exposed_comm_ns=working - compute,
-                exposed_copy_ns=any_ - working,
-                idle_ns=high - low - any_,
-                comm_ns=comm,
-                copy_ns=copies,
-                idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent.tolist(), strict=True) if ns},
-                utilisation=share(any_, high - low),
-                est_sm_efficiency=UNSET if math.isnan(filled) else round(filled, 6),
-                hidden_share=share(comm - (working - compute), comm),
-                hta_overlap_share=share(beside, comm),
-            )
+        yield DeviceTime(
+            device=one.device,
+            from_ns=low - epoch_ns,
+            to_ns=high - epoch_ns,
+            compute_ns=compute,
+            exposed_comm_ns=working - compute,
+            exposed_copy_ns=any_ - working,
+            idle_ns=high - low - any_,
+            comm_ns=comm,
+            copy_ns=copies,
+            idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent.tolist(), strict=True) if ns},
+            utilisation=share(any_, high - low),
+            est_sm_efficiency=UNSET if math.isnan(filled) else round(filled, 6),
+            hidden_share=share(comm - (working - compute), comm),
+            hta_overlap_share=share(beside, comm),
         )
-    return out
 
 
 # what is written of idle time: a row of the timeline for each device, and ``idle.<rank>.json``

@@ -19,7 +19,7 @@ from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.patterns import COPY, LAUNCH, fits
 from graphlink.records import counted, ms
-from graphlink.tables import lookup
+from graphlink.tables import MOST, lookup, take
 
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
@@ -147,14 +147,13 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
 def _far_off(trace: Trace, alone: Bool) -> list[str]:
     """Return a warning where device rows that are ``alone``, without a call, lie further from all others than these lie
     from each other."""
-    device = trace.device
-    spans = [(rows.start_ns, rows.end_ns) for rows in (trace.host, trace.calls)]
-    spans.append((device.start_ns[~alone], device.end_ns[~alone]))
-    start_ns, end_ns = map(np.concatenate, zip(*spans, strict=True))
-    if not alone.any() or not len(start_ns):
+    if not alone.any():
         return []
-    first_ns, last_ns = int(start_ns.min()), int(end_ns.max())
-    away_ns = np.maximum(first_ns - device.end_ns[alone], device.start_ns[alone] - last_ns)
+    rest, ghosts = (take(trace.device, np.flatnonzero(rows)) for rows in (~alone, alone))
+    there = [rows for rows in (trace.host, trace.calls, rest) if len(rows.start_ns)]
+    first_ns = min((int(rows.start_ns.min()) for rows in there), default=0)
+    last_ns = max((int(rows.end_ns.max()) for rows in there), default=MOST)
+    away_ns = np.maximum(first_ns - ghosts.end_ns, ghosts.start_ns - last_ns)
     far = int(np.count_nonzero(away_ns > last_ns - first_ns))
     return [
         f"{counted(far, 'device op')} without a launch call lie up to {ms(int(away_ns.max()))} ms before or behind all "

@@ -353,11 +353,7 @@ def _object(text: bytes) -> _Around:
 
 def utf8(text: bytes) -> bytes:
     """Return text with U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return text.decode("utf-8", "replace").encode()
-    return text
+    return text.decode("utf-8", "replace").encode()
 
 
 class _RowDecoder(Generic[T]):

@@ -18,6 +18,7 @@ from graphlink.run.discover.inputs import of_files, of_folders
 from graphlink.run.discover.pairing import Discovered
 from tests.cli.conftest import Ran
 from tests.cli.test_errors import is_said
+from tests.simulator import cuspy
 from tests.tiny_traces import et, info, kineto, written
 
 Run = Callable[..., Ran]
@@ -250,6 +251,13 @@ def test_what_frameworks_write_by_a_flag_is_read_as_it_is(tmp_path: Path, kineto
     found = of_folders(folders, None)
     ets = [Path(et_name.format(rank)).name or None for rank in range(4)]
     assert pairs(found) == [(rank, Path(kineto_name.format(rank)).name, ets[rank]) for rank in range(4)]
+
+
+def test_binary_traces_that_torchtitan_writes_are_of_the_ranks_of_their_names(tmp_path: Path) -> None:
+    packed = gzip.compress(cuspy.pftrace(cuspy.document(cuspy.run(cuspy.Program.random(3)))))
+    for rank in range(4):
+        (tmp_path / f"rank{rank}_trace.pftrace.gz").write_bytes(packed)
+    assert pairs(folder(tmp_path)) == [(k, f"rank{k}_trace.pftrace.gz", None) for k in range(4)]
 
 
 def test_one_file_is_of_rank_0_whatever_numbers_its_name_has(tmp_path: Path) -> None:
