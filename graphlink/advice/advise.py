@@ -24,7 +24,7 @@ from graphlink.model import Bool
 from graphlink.operations import records as operation_records
 from graphlink.replay.across import hops
 from graphlink.replay.assumptions import cannot
-from graphlink.replay.band import band, recorded, step_ns, unmeasured
+from graphlink.replay.band import band, step_ns, unmeasured
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.machines import gain_pct, play, usual_machine
@@ -123,9 +123,10 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
     trying, selection = list(candidates(run)), run.selection  # made once, for all processes
+    before_step_ns = step_ns(run.work, before, run.records)
 
     def gaining_of(one: Candidate) -> Advice:
-        return _with_gain(one.advice, one.changes, run, groups, before, path_ns)
+        return _with_gain(one.advice, one.changes, run, groups, before, before_step_ns, path_ns)
 
     if len(run.work) > _MANY_NODES:
         tells = side_by_side(gaining_of, trying, [_BYTES_A_NODE * len(run.work)] * len(trying))
@@ -274,14 +275,15 @@ def _with_gain(
     run: Outputs,
     groups: Groups,
     before: Played,
+    before_step_ns: float | None,
     path_ns: int,
 ) -> Advice:
-    work = run.work
+    work, records = run.work, run.records
     without = replace(advice, supposed="")
     if changes is None:
         return without
     try:
-        changed = fit(work, changes, groups, run.selection)
+        changed = fit(work, changes, groups, run.selection, placed=False)
     except UsageError as problem:
         return replace(without, why_not=problem.what)
     if changed.refused:
@@ -289,17 +291,16 @@ def _with_gain(
     after = play(changed.work, groups)
     if not (before.ran.all() and after.ran.all()):
         return replace(without, why_not=_STUCK)
-    gain_ns, records = before.total_ns - after.total_ns, recorded(run.summary.ranks)
-    steps_ns = [step_ns(*replayed, records) for replayed in ((work, before), (changed.work, after))]
-    path = None if unmeasured(changes) else critical_path(changed.work, after)
+    gain_ns, after_step_ns = before.total_ns - after.total_ns, step_ns(changed.work, after, records)
+    path = None if unmeasured(changes) or gain_ns <= 0 else critical_path(changed.work, after)
     titles = [change.title for change in changes.each()]
     options = [part for title in titles for part in title.split(" ", 1)]
     return replace(
         without,
         gain_ns=gain_ns,
         gain_pct=gain_pct(gain_ns, path_ns),
-        gain_step_pct=round(100 - 100 * steps_ns[1] / steps_ns[0], 6)
-        if steps_ns[0] and steps_ns[1] is not None
+        gain_step_pct=round(100 - 100 * after_step_ns / before_step_ns, 6)
+        if before_step_ns and after_step_ns is not None
         else None,
         band=band(changes, work, changed.work, before.total_ns, after, path, records) if gain_ns > 0 else None,
         supposed=advice.supposed,

@@ -15,6 +15,7 @@ from graphlink.gpu.table import replay_words
 from graphlink.operations.records import Operations, of_files
 from graphlink.patterns import UserPattern
 from graphlink.replay.across import Hop
+from graphlink.replay.band import Recorded, recorded
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
@@ -70,6 +71,11 @@ class Outputs:
     def selection(self) -> Selection:
         """Return what chooses nodes of ``work``, for all that is asked of it."""
         return Selection(self.work, of_files(self.operations))
+
+    @cached_property
+    def records(self) -> dict[int, Recorded]:
+        """Return what the bands of gains know of the ranks."""
+        return recorded(self.summary.ranks)
 
     @cached_property
     def recorded(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from operator import add as plus
 from typing import Final
 
@@ -126,31 +125,85 @@ def blocks(first: I64) -> Iterator[OrderedNodes]:
         )
 
 
-def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge)
-    later.
-
-    Every edge (CSR by target) must run from a lower to a higher node. Linear.
+def heads(before: I32) -> I32:
+    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head. O(n log
+    n).
     """
+    head = before
+    while not np.array_equal(further := head[head], head):  # twice as far each time
+        head = further
+    return head
+
+
+class Chains:
+    """A graph (CSR by target) whose nodes with one dependency, a lower node, are joined with it, of several the first;
+    but for those that stand ``apart``. What is left are chains, each of which ends so long after its ``head`` as its
+    costs add up to. n log n.
+
+    ``of_node``: the chain of each node. ``first``, ``source``: the edges into heads, CSR by chain, and the chains they
+    come from; ``edge``, ``node``: their positions among all, and the nodes they come from.
+    """
+
+    def __init__(self, first: I64, source: I32, apart: Bool | None = None) -> None:
+        count = np.diff(first)
+        alone = np.flatnonzero(count == 1 if apart is None else (count == 1) & ~apart)
+        comes_after = source[first[alone]]
+        lower = comes_after < alone
+        after = spread(len(count), comes_after[lower][::-1], alone[lower][::-1])
+        followed = np.flatnonzero(after != NOWHERE)
+        before = np.arange(len(count), dtype=np.int32)
+        before[after[followed]] = followed
+        begins = before == np.arange(len(count))
+        head = heads(before)
+        self.head = np.flatnonzero(begins)
+        self.of_node: I64 = (np.cumsum(begins) - 1)[head]
+        self._order = np.argsort(head, kind="stable")
+        self._along = np.where(begins, NOWHERE, first[:-1])[self._order]
+        self._size = np.bincount(self.of_node, minlength=len(self.head))
+        self.first = np.append(0, np.cumsum(count[self.head]))
+        self.edge = counted_from(first[:-1][self.head], count[self.head])
+        self.node = source[self.edge]
+        self.source = self.of_node[self.node]
+
+    def behind_ns(self, cost_ns: I64, lag_ns: I64 | None) -> I64:
+        """Return how long after the head of its chain each node ends."""
+        own_ns, begins = cost_ns[self._order], self._along == NOWHERE
+        if lag_ns is not None:
+            own_ns += np.append(lag_ns, 0)[self._along]
+        own_ns[begins] = 0
+        ends_ns = np.cumsum(own_ns, dtype=np.int64)
+        return np.asarray(spread(len(ends_ns), self._order, ends_ns - np.repeat(ends_ns[begins], self._size)))
+
+
+def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None, chains: Chains | None = None) -> I64:
+    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge)
+    later. ``chains``: of the graph, if they are known.
+
+    Every edge (CSR by target) must run from a lower to a higher node. n log n, or linear with ``chains``.
+    """
+    chains = chains or Chains(first, source)
+    behind_ns = chains.behind_ns(cost_ns, lag_ns)
+    lags = behind_ns[chains.node]
+    if lag_ns is not None:
+        lags += lag_ns[chains.edge]
+    ends_ns: I64 = passed(chains.first, chains.source, cost_ns[chains.head], lags)[chains.of_node] + behind_ns
+    return ends_ns
+
+
+def passed(first: I64, source: I64, cost_ns: I64, lag_ns: I64) -> I64:
+    """Return the same as ``longest_path``, node by node. Linear."""
     ends: list[int] = []
-    end_of = ends.__getitem__
-    add = ends.append
+    end_of, add = ends.__getitem__, ends.append
     for block in blocks(first):
-        sources = source[block.edges].tolist()
-        costs = cost_ns[block.nodes].tolist()
-        lags = np.zeros(0, np.int64) if lag_ns is None else lag_ns[block.edges]
-        lagging = repeat(False, len(costs)) if lag_ns is None else block.entered(lags > 0).tolist()
-        late_by = lags.tolist()
+        sources, lags = source[block.edges].tolist(), lag_ns[block.edges].tolist()
         low = 0
-        for high, cost, late in zip(block.bounds[1:].tolist(), costs, lagging, strict=True):
-            count = high - low
-            if late:
-                add(max(map(plus, map(end_of, sources[low:high]), late_by[low:high])) + cost)
-            elif count == 1:
-                add(ends[sources[low]] + cost)
-            elif count:
-                add(max(map(end_of, sources[low:high])) + cost)
+        for high, cost in zip(block.bounds[1:].tolist(), cost_ns[block.nodes].tolist(), strict=True):
+            if high - low == 2:
+                one, other = ends[sources[low]] + lags[low], ends[sources[low + 1]] + lags[low + 1]
+                add((one if one > other else other) + cost)
+            elif high > low:
+                add(max(map(plus, map(end_of, sources[low:high]), lags[low:high])) + cost)
             else:
                 add(cost)
             low = high
-    return np.array(ends, dtype=np.int64)
+    return np.array(ends, np.int64)

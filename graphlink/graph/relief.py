@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from graphlink.graph.order import BLOCK, blocks
+from graphlink.graph.order import BLOCK, blocks, heads
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
@@ -96,22 +96,12 @@ def _one_a_node(graph: Graph) -> I32:
     return before
 
 
-def _heads(before: I32) -> I32:
-    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head. O(n log
-    n).
-    """
-    head = before
-    while not np.array_equal(further := head[head], head):  # twice as far each time
-        head = further
-    return head
-
-
 def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
     """Mark the edges without a lag beside which a longer way leads from source to target: later out of the source's
     lane and earlier into the target's."""
-    heads = _heads(before)
-    is_head = heads == np.arange(len(heads))
-    lane, lanes = (np.cumsum(is_head) - 1)[heads], int(np.count_nonzero(is_head))
+    head = heads(before)
+    is_head = head == np.arange(len(head))
+    lane, lanes = (np.cumsum(is_head) - 1)[head], int(np.count_nonzero(is_head))
     out = np.zeros(len(graph.source), np.bool_)
     crossing, pairs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for block in blocks(graph.first):
@@ -153,7 +143,7 @@ def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
     inner = new[1:] & new[:-1] & (np.bincount(from_, minlength=count) == 1)[from_]
     before = np.arange(count, dtype=np.int32)
     before[to[inner]] = from_[inner]
-    head = _heads(before)
+    head = heads(before)
     is_head = (before == np.arange(count)) & used
     of_node = np.where(used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
     chains = int(np.count_nonzero(is_head))

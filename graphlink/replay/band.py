@@ -223,12 +223,16 @@ class _Steps:
         self.count = _count(work, records)
         self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0)
         if self.count > 1:
-            for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
-                self.of_node[low:high] = _step_of(file, records[rank].steps_ns)[work.position[low:high]]
-            recorded_ns = (
-                work.per_file(lambda file: file.start_ns + file.duration_ns) + played.rank_begin_ns[work.member]
-            )
-            was_ns, self.took_ns = (self._took(work, ends_ns) for ends_ns in (recorded_ns, played.end_ns))
+            begin_ns = played.rank_begin_ns
+            known, begun_ns, *_ = kept = work.kept.get("steps", (None, begin_ns))
+            if known is not records or not np.array_equal(begun_ns, begin_ns):
+                for rank, file, (low, high) in zip(work.ranks, work.files, work.bounds, strict=True):
+                    self.of_node[low:high] = _step_of(file, records[rank].steps_ns)[work.position[low:high]]
+                recorded_ns = work.per_file(lambda file: file.start_ns + file.duration_ns) + begin_ns[work.member]
+                kept = records, begin_ns, self.of_node, self._took(work, recorded_ns)
+                work.kept["steps"] = kept  # the same for all what-ifs
+            _, _, self.of_node, was_ns = kept
+            self.took_ns = self._took(work, played.end_ns)
             marked_ns = max(max(records[rank].runs_ns[:1], default=0) for rank in work.ranks)
             if marked_ns and was_ns.any():
                 self.took_ns = self.took_ns * (marked_ns / was_ns.mean())

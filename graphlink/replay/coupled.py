@@ -9,10 +9,12 @@ no sooner than its send; a send waits for nobody. Wherever ranks do not wait for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from graphlink.depend.edges import successors
+from graphlink.depend.edges import topological
+from graphlink.graph.order import longest_path, passed
 from graphlink.model import I64, NOWHERE
 from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
@@ -73,52 +75,58 @@ def _sent(work: Workload, match: Matched) -> _Sent:
     return _Sent(send, took, receive, transfer)
 
 
-def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
-    """Return when each node ends: Kahn's order over dependencies and messages, where a collective lets its members go
-    once all are there.
+class _Joint(NamedTuple):
+    """All ranks as one graph without cycles: begins of ranks, heads of chains, and collectives. ``order``: those that
+    can run; ``first``, ``source``: their edges, CSR by target in that order; ``edge``: which of all edges these are.
+    ``ends_at``: by head, what ends when it does, itself or its collective.
     """
-    n = len(work)
-    lags = np.concatenate([work.lags(), -sent.sent_ns - work.fixed_ns[sent.receive]])
-    targets = np.concatenate([work.target, sent.receive]).astype(np.int32)
-    sources = np.concatenate([work.source, sent.send.astype(np.int32)])
-    starts, edge = successors(sources, np.arange(len(sources)), n)
-    first, target, lag = starts.tolist(), targets[edge].tolist(), lags[edge].tolist()
-    waits = np.bincount(targets, minlength=n)
-    waits[(match.code == RECEIVE) & (match.partner == NOWHERE)] += 1  # its send is not there
-    left = waits.tolist()
-    collective = match.code == COLLECTIVE
-    cost = work.cost_ns.copy()
+
+    order: I64
+    first: I64
+    source: I64
+    edge: I64
+    ends_at: I64
+
+
+def _joint(work: Workload, match: Matched, sent: _Sent) -> _Joint:
+    """Order the graph of all ranks; what waits for what is not there waits for itself. Linear."""
+    chains, ranks = work.chains, len(work.ranks)
+    code, partner = match.code[chains.head], match.partner[chains.head]
+    head, heads = np.arange(ranks, ranks + len(code)), ranks + len(code)
+    member, count = head[code == COLLECTIVE], heads + len(match.expected)
+    joins = heads + partner[code == COLLECTIVE]
+    ends_at = head.copy()
+    ends_at[code == COLLECTIVE] = joins
+    few = np.flatnonzero(np.bincount(joins, minlength=count)[heads:] < match.expected)
+    never = np.append(head[(code == RECEIVE) & (partner == NOWHERE)], heads + few)
+    first = head[(np.diff(chains.first) == 0) | (code == RECEIVE)]
+    send, receive = (chains.of_node[nodes] for nodes in (sent.send, sent.receive))
+    rank = work.member[chains.head[first - ranks]]
+    sources = np.concatenate([ends_at[chains.source], ends_at[send], rank, member, never])
+    targets = np.concatenate([np.repeat(head, np.diff(chains.first)), head[receive], first, joins, never])
+    order = topological(sources, targets, np.arange(count))
+    place = spread(count, order, np.arange(len(order)))
+    edge = np.argsort(place[targets], kind="stable")
+    edge = edge[place[targets[edge]] != NOWHERE]
+    bounds = np.append(0, np.cumsum(np.bincount(place[targets[edge]], minlength=len(order))))
+    return _Joint(order, bounds, place[sources[edge]], edge, ends_at)
+
+
+def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
+    """Return when each node ends: the longest path over dependencies and messages, where a collective lets its members
+    go once all are there.
+    """
+    if not (match.code.any() or match.clock.begin_ns.any() or np.any(work.source >= work.target)):
+        return longest_path(work.first, work.source, work.cost_ns, work.lag_ns, work.chains)
+    joint: _Joint = work.of_edges(f"joint {id(match)}", lambda: (match, _joint(work, match, sent)))[1]
+    chains, cost, collective = work.chains, work.cost_ns.copy(), match.code == COLLECTIVE
+    behind_ns = chains.behind_ns(cost, work.lag_ns)
     cost[sent.send] = work.fixed_ns[sent.send] + sent.sent_ns
     cost[sent.receive] = work.fixed_ns[sent.receive] + sent.transfer_ns
     cost[collective] = work.fixed_ns[collective]  # it is ready when its own start delay is over
-    costs = cost.tolist()
-    joins = np.where(collective, match.partner, NOWHERE).tolist()
-    missing, took = match.expected.tolist(), took_ns.tolist()
-    arrived: list[list[int]] = [[] for _ in missing]
-    latest = [0] * len(missing)
-    ready = match.clock.begin_ns[work.member].tolist()
-    end = [NOT_RUN] * n
-    free = np.flatnonzero(waits == 0).tolist()
-    while free:
-        node = free.pop()
-        ended_ns = ready[node] + costs[node]
-        meets = joins[node]
-        if meets == NOWHERE:
-            ended = [node]
-        else:
-            arrived[meets].append(node)
-            latest[meets] = max(latest[meets], ended_ns)
-            if len(arrived[meets]) < missing[meets]:
-                continue
-            ended, ended_ns = arrived[meets], latest[meets] + took[meets]
-        for member in ended:
-            end[member] = ended_ns
-            for k in range(first[member], first[member + 1]):
-                after = target[k]
-                ready_ns = ended_ns + lag[k]
-                if ready_ns > ready[after]:
-                    ready[after] = ready_ns
-                left[after] -= 1
-                if not left[after]:
-                    free.append(after)
-    return np.array(end, np.int64)
+    costs = np.concatenate([match.clock.begin_ns, cost[chains.head], took_ns])
+    lags = np.append(behind_ns[chains.node] + work.lags()[chains.edge], -sent.sent_ns - work.fixed_ns[sent.receive])
+    lags = np.append(lags, np.zeros(int(joint.edge.max(initial=-1)) + 1, np.int64))[joint.edge]
+    ends = spread(len(costs), joint.order, passed(joint.first, joint.source, costs[joint.order], lags), NOT_RUN)
+    ends = ends[joint.ends_at][chains.of_node]
+    return np.where(ends == NOT_RUN, NOT_RUN, ends + behind_ns)

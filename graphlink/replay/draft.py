@@ -58,17 +58,18 @@ class Draft:
         explained = np.minimum(self.explained, self.cost)
         wake = np.minimum(self.wake, self.cost - explained)
         lags = lag_ns(work.first, work.kind, self.launch, self.stream, wake)
+        changed: dict[str, Any] = {
+            "cost_ns": self.cost - wake - explained,
+            "micros_ns": work.micros_with(self.cost),
+            "fixed_ns": np.maximum(self.fixed - explained, 0),
+        }
+        if not (self.no_wait.any() or self.gone.any()):
+            return replace(work, lag_ns=lags, **changed)
         edges = Edges(work.target, work.source.astype(np.int64), work.kind, lags)
         edges = take(edges, ~edges_of(work, self.waits, self.no_wait)).joined(self._moved_waits(lags))
         if self.gone.any():
             edges = _past(work, edges, self.gone & (work.column("host") == 0))
-        return edges.into(
-            work,
-            cost_ns=self.cost - wake - explained,
-            micros_ns=work.micros_with(self.cost),
-            fixed_ns=np.maximum(self.fixed - explained, 0),
-            gone=self.gone,
-        )
+        return edges.into(work, gone=self.gone, **changed)
 
     def _moved_waits(self, lags: I64) -> Edges:
         """Return the edges of waits that were moved. One that found all done where it was recorded, and may have to

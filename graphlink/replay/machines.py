@@ -7,17 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from graphlink.choices import ASTRA_SIM, COUPLED, IDEAL, JOINED, RANKS
-from graphlink.depend.edges import topological
-from graphlink.graph.order import blocks, longest_path
+from graphlink.graph.order import longest_path
 from graphlink.graph_model import Graph
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I64
 from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
-from graphlink.replay.matching import matched, unmatched
-from graphlink.replay.played import NOT_RUN, Played, binding
+from graphlink.replay.matching import Matched, matched, unmatched
+from graphlink.replay.played import Played
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import Workload
 
@@ -32,10 +29,10 @@ def play(
 ) -> Played:
     """Replay ``work`` on a machine, None for the usual one. ``groups`` and ``together``: as ``matched``."""
     machine = machine or usual_machine(len(work.ranks))
-    match = matched(work, groups, together=together) if machine in JOINED else None
-    if machine in (ASTRA_SIM, RANKS):
-        return play_slots(work, match)
-    return play_ideal(work) if match is None else play_coupled(work, match)
+    if machine not in JOINED:
+        return play_slots(work, None) if machine == ASTRA_SIM else play_ideal(work)
+    match: Matched = work.of_edges(f"{together} {groups}", lambda: matched(work, groups, together=together))
+    return play_slots(work, match) if machine == RANKS else play_coupled(work, match)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,26 +68,10 @@ def measured_ns(graph: Graph) -> int:
 
 
 def play_ideal(work: Workload) -> Played:
-    """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not
-    run. Linear.
+    """Replay the longest path through ``work.cost_ns``: no rank waits for others. Ids may stand in any order; nodes in
+    and after a cycle do not run. Linear.
     """
-    forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
-    end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
-    bound = binding(work, end, work.lag_ns)
-    start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
-    nobody = np.full(len(work), NOWHERE, np.int32)
-    return Played(start, start, end, bound.dependency, bound.kind, nobody, unmatched(work))
-
-
-def _any_order(work: Workload) -> I64:
-    """Return the same as ``longest_path`` where edges run both ways; ``NOT_RUN`` in and after a cycle."""
-    columns = (work.first, work.source, work.lags(), work.cost_ns)
-    first, source, lag, cost = (column.tolist() for column in columns)
-    end = [NOT_RUN] * len(work)
-    for node in topological(work.source, work.target, np.arange(len(work))).tolist():
-        edges = range(first[node], first[node + 1])
-        end[node] = cost[node] + max([0, *(end[source[k]] + lag[k] for k in edges)])
-    return np.array(end, np.int64)
+    return play_coupled(work, work.of_edges("ideal", lambda: unmatched(work)))
 
 
 def error_pct(replayed_ns: int, measured_ns: int) -> float:

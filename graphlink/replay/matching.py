@@ -155,7 +155,7 @@ def _messages(work: Workload, nodes: I64, code: U8, partner: I32, notes: list[st
     """Fill ``code`` and ``partner`` of receives among ``nodes``."""
     kind, rank = work.column("type")[nodes], work.node_rank
     sends, receives = nodes[kind == NodeType.COMM_SEND], nodes[kind == NodeType.COMM_RECV]
-    source, target = work.column("comm_src"), work.column("comm_dst")
+    source, target = work.column("comm_src").copy(), work.column("comm_dst").copy()
     source[sends], target[receives] = rank[sends], rank[receives]
     away = ~np.isin(source[receives], work.ranks)
     if away.any():

@@ -90,15 +90,17 @@ def fit(
     changes: Changes,
     groups: Mapping[int, Sequence[int]],
     selection: Selection | None = None,
+    *,
+    placed: bool = True,
 ) -> Changed:
     """Make those of ``changes`` that name something in ``work``. Each is tried alone first: whether it fits hangs on no
-    other one. ``selection``: of ``work``, if there is one already.
+    other one. ``selection``: of ``work``, if there is one already; ``placed``: of several ranks say on which.
 
     Raises:
         UsageError: an id is a wait on several ranks.
     """
     selection, fitting = selection or Selection(work), list[AnyChange]()
-    still = _made(selection, [], groups).work if len(work.ranks) > 1 else work
+    still = _made(selection, [], groups).work if placed and len(work.ranks) > 1 else None
     places: list[str] = []
     refused = {}
     changed = Changed(work)
@@ -152,9 +154,9 @@ def told_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {shown}"
 
 
-def _place(still: Workload, changed: Changed) -> str:
+def _place(still: Workload | None, changed: Changed) -> str:
     """Return on which ranks of several a change did something, compared with none (``still``)."""
-    if len(still.ranks) == 1:
+    if still is None:
         return ""
     now = changed.work
     differs = (now.cost_ns != still.cost_ns) | (np.diff(now.first) != np.diff(still.first))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Final
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.graph.families import families_of, family_of, most_late
 from graphlink.graph.latency import Delayed, delayed
+from graphlink.graph.order import Chains
 from graphlink.graph.write_et import micros
 from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
@@ -81,6 +82,9 @@ class Workload(Short):
     work: U8  # Work
     gone: Bool
     lag_ns: I64 | None = None
+    kept: dict[str, Any] = field(
+        default_factory=dict
+    )  # by ``column``, and by ``of_edges`` for the edges of the first that asks
 
     def __len__(self) -> int:
         return len(self.member)
@@ -98,7 +102,8 @@ class Workload(Short):
     @property
     def target(self) -> I64:
         """Return the node that waits, of every edge."""
-        return np.repeat(np.arange(len(self)), np.diff(self.first))
+        target: I64 = self.of_edges("target", lambda: np.repeat(np.arange(len(self)), np.diff(self.first)))
+        return target
 
     def per_file(self, column_of: Callable[[Graph], NDArray[Any]]) -> NDArray[Any]:
         """Return a column of all nodes: ``column_of`` gives that of a file, in its order."""
@@ -107,8 +112,14 @@ class Workload(Short):
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def column(self, name: str) -> I64:
-        """Return the integer column ``name`` of ``Graph``, one entry per node."""
-        return self.per_file(lambda file: file.integers(name)).astype(np.int64)
+        """Return the integer column ``name`` of ``Graph``, one entry per node, which nobody may change."""
+        column = self.kept.get(name)
+        if column is None:
+            column = self.per_file(lambda file: file.integers(name)).astype(np.int64)
+            column.flags.writeable = False
+            if len(self.files) > 1:  # else it is made as quickly as it is read
+                self.kept[name] = column
+        return column
 
     @property
     def is_part(self) -> Bool:
@@ -157,6 +168,22 @@ class Workload(Short):
     def with_costs(self, cost_ns: I64) -> Workload:
         """Return the workload with other costs."""
         return replace(self, cost_ns=cost_ns, micros_ns=self.micros_with(cost_ns))
+
+    def of_edges(self, what: str, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` makes of the edges, once for all workloads that have them, with whatever times."""
+        kept = self.kept
+        first, source = kept.setdefault("", (self.first, self.source))
+        if first is not self.first or source is not self.source:
+            return make()
+        if what not in kept:
+            kept[what] = make()
+        return kept[what]
+
+    @property
+    def chains(self) -> Chains:
+        """Return the chains of the nodes, communication apart."""
+        chains: Chains = self.of_edges("chains", lambda: Chains(self.first, self.source, self.work == Work.COMM))
+        return chains
 
     def lags(self) -> I64:
         """Return the lag of every edge."""
