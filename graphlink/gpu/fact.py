@@ -109,8 +109,11 @@ def _span(ranks: Sequence[Any]) -> Words:
     if 2 * work_ns >= run_ns:
         return []
     who = "It has" if sum(len(rank.gpu) for rank in ranks) == 1 else "They have"
-    rest = _share_of(run_ns - work_ns, run_ns, "no_work")
-    return [f" {who} no work in the rest of the run, ", rest, f" of {time(run_ns)}."]
+    return [
+        f" {who} no work in the rest of the run, ",
+        _share_of(run_ns - work_ns, run_ns, "no_work"),
+        f" of {time(run_ns)}.",
+    ]
 
 
 def _spent(ranks: Sequence[Any]) -> Counter[str]:

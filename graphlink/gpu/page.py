@@ -285,8 +285,9 @@ def _longest(found: Found, told: RankIdle) -> Table:
     left = len(file.idle) - len(told.longest)
     more = f"{counted(left, 'shorter interval')} in idle.{rank}.json." if left > 0 else ""
     rows = [(f"/{where[id(entry)]}",) for entry in told.longest]
-    caption = f"Longest idle intervals of rank {rank}"
-    return table(f"longest-{rank}", caption, shown, f"idle.{rank}.json#/idle", more, rows)
+    return table(
+        f"longest-{rank}", f"Longest idle intervals of rank {rank}", shown, f"idle.{rank}.json#/idle", more, rows
+    )
 
 
 def fact_words(found: Found) -> Words:
