@@ -102,6 +102,10 @@ def test_a_narrow_window_scrolls_down_only(opened: Callable[..., Any], name: str
     page.evaluate(UNFOLD)
     assert page.evaluate("window.hit") is None  # no name of a recording became a script
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    bars = page.evaluate(
+        "[...document.querySelectorAll('figure .scroll:has(.narrow)')].map(one => one.scrollWidth - one.clientWidth)"
+    )
+    assert bars and max(bars) <= 0  # charts of bars are there whole
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from graphlink.figures import column
 from graphlink.operations.page import MOST_ROWS
 from graphlink.operations.records import Operations
 from graphlink.page.charts import svg
 from graphlink.page.parts import Bar, Bars, Heat, Page, Part, Segment, Sentence, Table, flat
 from graphlink.page.render import html
 from graphlink.page.run_page import run_page
+from graphlink.page.words import table as page_table
 from graphlink.report import summary
 from tests.page.conftest import RUNS, Shown
 from tests.page.read_page import read
@@ -97,6 +99,17 @@ def test_without_gpus_the_page_says_so(shown: Show) -> None:
     (table,) = [part for part in parts(shown("host"), "operations") if isinstance(part, Table)]
     assert "most host time first" in table.caption
     assert "device" not in [column.name for column in table.columns]
+
+
+def test_times_of_a_column_are_in_one_unit() -> None:
+    shown = page_table(
+        "t", "Times", [column("time", "ns", ns) for ns in ([125_000_000, 184_000, None], [184_000, 250, 0])]
+    )
+    assert [[cell.text for cell in row.cells] for row in shown.rows] == [
+        ["125.000 ms", "184.000 us"],
+        ["0.184 ms", "0.250 us"],
+        ["", "0.000 us"],
+    ]
 
 
 def test_a_rank_alone_says_that_nobody_can_be_waited_for(shown: Show) -> None:
