@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,11 +37,11 @@ ALIKE: Final = 1.5  # of nodes of one name: work of another size takes longer th
 FLOOR: Final = {
     Work.HOST: 0.03, Work.GAP: 0.03, Work.KERNEL: 0.005, Work.COMM: 0.005, Work.COPY: 0.005, Work.DELAY: 0.005
 }  # fmt: skip
-FLOOR_OF_HOST_COMM: Final = 0.045
+FLOOR_OF_HOST_COMM: Final = 0.055
 _OF_FLOOR: Final = 10  # degrees of freedom: it is of other machines
-_BLOCKS: Final = 4
 _LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
 _PINNED: Final = (Work.GAP, Work.DELAY)
+_OF_HOST: Final = (Work.HOST, Work.GAP)
 _MEASURED: Final = frozenset(
     {"scale", "launch_us", "remove_wait", "remove", "most_us", "add_us"}
 )  # docs/fidelity.md, "Bands", as are the figures here
@@ -154,17 +155,10 @@ def band(
     return replace(
         out,
         run=whole,
-        # where communication changes, the mean of steps was in its band too seldom
-        step=None
-        if some < 2 or _transfers_differ(work, changed)
-        else span(float(steps.took_ns.mean()), 1 / some, 1 / count),
+        step=span(float(steps.took_ns.mean()), 1 / some, 1 / count) if some > 1 else None,
         spread_ns=round(widths(after.total_ns, count)[0]),
         between_runs_pct=round(100 * apart, 3),
     )
-
-
-def _transfers_differ(work: Workload, changed: Workload) -> bool:
-    return bool((work.micros_ns != changed.micros_ns)[work.work == Work.COMM].any())
 
 
 def unmeasured(changes: Changes) -> str:
@@ -216,11 +210,12 @@ def _recorded_ops(before: Workload, work: Workload, path: ReplayPath) -> float:
 
 class _Steps:
     """``of_node``: the step of each node, that in which it began on the host, or the op that launched it; all 0 where
-    the ranks have no steps in common. ``took_ns``: from the end of the work of one step to that of the next, of all
-    ranks, times what makes that the mean of their marks, on the slowest rank, where it is as recorded."""
+    the ranks have no steps in common. ``equal``: a number for the nodes that come as the k-th of their name in each
+    step. ``took_ns``: from the end of the work of one step to that of the next, of all ranks, times what makes that the
+    mean of their marks, on the slowest rank, where it is as recorded."""
 
     def __init__(self, work: Workload, played: Played, records: Mapping[int, Recorded]) -> None:
-        self.count = _count(work, records)
+        self.work, self.count = work, _count(work, records)
         self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0)
         if self.count > 1:
             begin_ns = played.rank_begin_ns
@@ -241,6 +236,11 @@ class _Steps:
         works = work.work != Work.GAP
         ended_ns = np.maximum.accumulate(largest(self.count, self.of_node[works], ends_ns[works]))
         return np.diff(ended_ns).astype(np.float64)
+
+    @cached_property
+    def equal(self) -> I64:
+        member, name = self.work.member, self.work.names()[0]
+        return codes(member, name, turns(member, name, self.of_node))
 
 
 def _count(work: Workload, records: Mapping[int, Recorded]) -> int:
@@ -264,13 +264,10 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
     ``WEIGHT`` steps, the sum of the variances of the nodes on the path, each among its equals: those of its name that
     come as the k-th in other steps; in one step, all of its name.
     """
-    family, count = work.names()[0], max(steps.count, 1)
+    count = max(steps.count, 1)
     took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
-    if steps.count > 1:
-        same = codes(work.member, family, turns(work.member, family, steps.of_node))
-    else:
-        same = _equal_times(work.member, family, took_ns)
-    variance = _variance(same, took_ns)[path.node]
+    equal = steps.equal if count > 1 else _equal_times(work.member, work.names()[0], took_ns)
+    variance = _variance(equal, took_ns)[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
     # what nothing repeats differs as much as the rest
@@ -289,7 +286,8 @@ def _between_runs(
     degrees of freedom that is known.
 
     Of other runs of the program their mean steps tell, beside which ``FLOOR`` counts as one more run. Without them it
-    is that, or what blocks of the own steps differ by beyond their jitter, if that is more.
+    is that, or what it and the own steps tell together, if that is more: what disturbs a host lasts longer than a step,
+    so that runs differ by as much as their steps do (docs/fidelity.md, "Bands").
     """
     floor = np.array([FLOOR[Work(sort)] for sort in range(len(Work))])[work.work[path.node]]
     floor[(work.work[path.node] == Work.COMM) & (work.column("device")[path.node] < 0)] = FLOOR_OF_HOST_COMM
@@ -301,12 +299,27 @@ def _between_runs(
         more = len(others[0]) - 1
         variance = float(np.mean([(ns.std(ddof=1) / ns.mean()) ** 2 for ns in others]))
         return sqrt((least**2 + more * variance) / (1 + more)), 1 + more
-    took_ns, most = steps.took_ns, len(steps.took_ns) // _BLOCKS * _BLOCKS
-    if most < _BLOCKS * _BLOCKS:
-        return least, _OF_FLOOR
-    blocks_ns = took_ns[:most].reshape(_BLOCKS, -1)
-    beyond = blocks_ns.mean(1).var(ddof=1) - blocks_ns.var(1, ddof=1).mean() / blocks_ns.shape[1]
-    return max(least, sqrt(max(beyond, 0.0)) / float(took_ns.mean())), _OF_FLOOR
+    variance, free = _of_host(work, path, steps)
+    together = (_OF_FLOOR * least**2 + free * variance) / (_OF_FLOOR + free)
+    return max(least, sqrt(together)), _OF_FLOOR + free
+
+
+def _of_host(work: Workload, path: ReplayPath, steps: _Steps) -> tuple[float, int]:
+    """Return the variance of what the host takes in a step for nodes that are in each, as a share of the time of the
+    path, and its degrees of freedom; the first step does not count."""
+    free = steps.count - 2
+    if free < 1:
+        return 0.0, 0
+    host = np.isin(work.work, _OF_HOST) & (steps.of_node > 0)
+    host &= np.bincount(steps.equal[host], minlength=len(work))[steps.equal] == steps.count - 1
+    step = work.member[host] * np.int64(steps.count) + steps.of_node[host]
+    took_ns = sums(len(work.ranks) * steps.count, step, (work.cost_ns - work.fixed_ns)[host])
+    of_rank_ns = took_ns.reshape(len(work.ranks), -1)[:, 1:]
+    of_rank_ns = of_rank_ns[of_rank_ns.any(1)]
+    if not len(of_rank_ns):
+        return 0.0, 0
+    share = float(path.own_ns[np.isin(work.work[path.node], _OF_HOST)].sum()) / max(path.length_ns, 1)
+    return float(np.mean((of_rank_ns.std(1, ddof=1) / of_rank_ns.mean(1)) ** 2)) * share**2, free
 
 
 def _equal_times(member: I32, family: I64, took_ns: F64) -> I64:
