@@ -88,7 +88,8 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
         changed = [bucket for bucket in buckets if bucket.first < bucket.last or bucket.pieces > 1]
         if not changed:
             continue
-        cost = _cost(work, by_rank, kind, change, groups)
+        lasts = [turns[-1] for turns in series]
+        cost = _cost(work, by_rank, kind, change, groups, lasts)
         for nodes in by_rank.values():
             for bucket in changed:
                 if bucket.last < len(nodes):
@@ -180,10 +181,16 @@ def _bucket(series: range, first: int, last: int, size_bytes: int, change: Bucke
 
 
 def _cost(
-    work: Workload, by_rank: Mapping[int, I64], kind: int, change: BucketChange, groups: Mapping[int, Sequence[int]]
+    work: Workload,
+    by_rank: Mapping[int, I64],
+    kind: int,
+    change: BucketChange,
+    groups: Mapping[int, Sequence[int]],
+    lasts: Sequence[int],
 ) -> _Cost:
     """Fit what collectives of a group take, on those of the recording: of each the shortest of its ranks, which waited
-    for nobody.
+    for nobody. On the host, where ops beside a collective take its processors, a joined one takes as long for a byte as
+    the ``lasts`` of series, in whose place it begins.
 
     Raises:
         UsageError: they do not show how their time grows with their size.
@@ -196,6 +203,9 @@ def _cost(
         share = wire_share(np.array([kind]), group_sizes(work, nodes[:1], groups))[0]
         slope = float(share) / change.bandwidth_gb_per_s
         return _Cost(max(0.0, float(np.median(took - slope * size))), slope)
+    if work.column("device")[nodes[0]] == NOWHERE:
+        last = [turn for turn in lasts if turn < count]
+        return _Cost(0.0, float(np.median(took[last] / size[last])))
     sizes = np.unique(size).astype(np.float64)
     todo = "give the bandwidth: --bucket-bandwidth GB/S, or bandwidth_gb_per_s in a file"
     if len(sizes) < 2:
