@@ -361,7 +361,7 @@ def _columns(x: _Parts) -> dict[str, I64]:
         "self_ns": column(nodes.self_ns),
         "wait_ns": column(nodes.wait_ns),
         "wake_ns": column(x.host.wake_ns),
-        "start_delay_ns": column(comm=begun.delay_ns[comm_row], ops=late.start_delay_ns),
+        "start_delay_ns": column(comm=begun.delay_ns(ended_ns)[comm_row], ops=late.start_delay_ns),
         "launch_latency_ns": column(ops=x.device.latency_ns, delays=x.device.delay_latency_ns),
         "overlap_ns": column(ops=order.overlap_ns + (0 if device.cut_ns is None else device.cut_ns)),
         "tid": column(nodes.tid, rows.tid[async_row], end=_main_thread(x)),

@@ -16,7 +16,7 @@ from graphlink.linking.nest import ASKING, askers, innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
-from graphlink.tables import begins, concat, distinct, marked, spread, take
+from graphlink.tables import MOST, begins, concat, distinct, marked, spread, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
@@ -32,9 +32,8 @@ class Asked(msgspec.Struct, frozen=True):
 
     ``start_ns``: of its nodes, as recorded, but for rows that gloo's threads took up before one that was asked for
     earlier: that one counts from 1 ns before, since simulators tell collectives by their order; and for sends whose
-    thread was held. ``behind``: the row
-    that the same thread of gloo's was still running when this one was asked for, ``NOWHERE`` where none. ``delay_ns``:
-    from when neither delayed it to ``start_ns``.
+    thread was held. ``behind``: the row that the same thread of gloo's was still running when this one was asked for,
+    else the one that had to end so that a thread was free, of as many as there are; ``NOWHERE`` where none.
     """
 
     tid: I64
@@ -42,7 +41,12 @@ class Asked(msgspec.Struct, frozen=True):
     elsewhere: Bool
     start_ns: I64
     behind: I32
-    delay_ns: I64
+
+    def delay_ns(self, ended_ns: I64) -> I64:
+        """Return for how long each row did not begin though it was asked for and the row before it counts as ended
+        (``ended_ns`` of each row): whose thread goes on later than who waited for it is late for the next one, too."""
+        free_ns: I64 = np.maximum(self.at_ns, np.append(ended_ns, -MOST)[self.behind])
+        return self.start_ns - free_ns
 
 
 def asked(linked: Linked, comm: Communication) -> Asked:
@@ -78,10 +82,13 @@ def asked(linked: Linked, comm: Communication) -> Asked:
         & (rows.end_ns[before] > at_ns[after])
         & (rows.end_ns[before] <= start_ns[after])
     )
-    behind = spread(len(tid), after[held], before[held].astype(np.int32))
-    free_ns = at_ns.copy()
-    free_ns[after[held]] = rows.end_ns[before[held]]
-    return Asked(tid, at_ns, op != NOWHERE, start_ns, behind, start_ns - free_ns)
+    by_start = row[np.argsort(rows.start_ns[row], kind="stable")]
+    threads = len(distinct(rows.tid[row]))
+    freed, next_ = by_start[: max(len(row) - threads, 0)], by_start[threads:]
+    known = rows.end_ns[freed] <= start_ns[next_]
+    behind = spread(len(tid), next_[known], freed[known].astype(np.int32))
+    behind[after[held]] = before[held]
+    return Asked(tid, at_ns, op != NOWHERE, start_ns, behind)
 
 
 class HostCommWaits(msgspec.Struct, frozen=True):
@@ -138,8 +145,9 @@ def host_comm_waits(
     Host time outside of ATen's ops, in which nothing nested ran, was a wait. The row of a receive ends as the call
     returns that waited for it. That of a collective ends on a thread of gloo's, near the moment at which who waits goes
     on: up to 50 us before (100 us of a thread that slept for as long, which has to wake up), or after, as both threads
-    may share a core; then the wait ended with the silence (``_before``). Where neither is so, a row that ended up to 2
-    ms before its thread went on was waited for, too (``depend.sleep``). A recorded ``WAIT_RANGE`` is a wait in any
+    may share a core; then the wait ended with the silence (``_before``). Where the recording tells waits, a row that
+    ended in silence shorter than 100 us did so by chance. Where neither is so, a row that ended up to 2 ms before its
+    thread went on was waited for, too (``depend.sleep``). A recorded ``WAIT_RANGE`` is a wait in any
     case, and DDP waits before it goes on with a bucket. Of several rows that end in one stretch the last counts. A send
     is not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost.
     """
@@ -166,9 +174,14 @@ def host_comm_waits(
         np.zeros_like(row),
     )
     found = concat(take(within, ~np.isin(within.pending, row) & ~np.isin(at, span)), before)
+    row, until_ns = _in_turn(pending, np.union1d(reduced, _ends_of_waits(linked, el, marks.axis)))
+    free = ~np.isin(row, found.pending) & ~np.isin(until_ns, found.until_ns + found.after_ns)
+    row, until_ns = row[free], until_ns[free]
+    owner = marks.owner[marks.behind(until_ns, before=True)]
+    found = concat(found, _Stretches(owner, until_ns, until_ns, row, np.zeros_like(row)))
+    pending.until_ns[found.pending] = np.minimum(pending.until_ns[found.pending], found.until_ns)
     ended_ns = linked.trace.host.end_ns.copy()
-    ended_ns[comm.host_row[pending.comm[row]]] = marks.axis.time_ns(until_ns)
-    pending.until_ns[row] = until_ns
+    ended_ns[comm.host_row[pending.comm]] = marks.axis.time_ns(pending.until_ns)
     return HostCommWaits(pending.comm[found.pending], found, ended_ns, _unknown(pending, strange, silence, found))
 
 
@@ -251,6 +264,7 @@ def _within(
     after_ns = following[last] - until_ns
     slow_ns = ASLEEP_NS if silence.waits.any() else WAKING_NS
     soon = after_ns <= np.where(asleep, slow_ns, WAIT_END_NS)
+    soon &= (until_ns - from_ns >= ASLEEP_NS) | ~silence.waits.any()
     soon |= _in_wait_range(linked, el, owner) | np.isin(following[last], reduced)
     soon |= pending.returns[last] & ~silence.recorded.any()
     return take(_Stretches(owner, from_ns, until_ns, last, after_ns), soon)
@@ -288,6 +302,25 @@ def _before(pending: _Pending, silence: _Silences, row: I64, at: I64) -> tuple[I
             going.remove(first)
     pairs = np.array(given, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
+
+
+def _ends_of_waits(linked: Linked, el: Elements, axis: Axis) -> I64:
+    at = np.flatnonzero(_in_wait_range(linked, el, np.arange(len(el.tid), dtype=np.int32)))
+    return axis.of(el.tid[at], el.end_ns[at])
+
+
+def _in_turn(pending: _Pending, told_ns: I64) -> tuple[I64, I64]:
+    """Return which collectives had been waited for at which of ``told_ns``, however short the wait: those that were
+    asked for since the last such places, in turn, where they are as many."""
+    row = np.flatnonzero(pending.elsewhere & ~pending.returns)
+    row = row[np.argsort(pending.from_ns[row], kind="stable")]
+    asked = np.searchsorted(pending.from_ns[row], told_ns)
+    first = np.flatnonzero(begins(asked))
+    before, places = np.append(0, asked[first])[:-1], np.diff(np.append(first, len(asked)))
+    group = np.repeat(np.arange(len(first)), places)
+    turn = before[group] + np.arange(len(asked)) - first[group]
+    even = (asked[first] - before == places)[group]
+    return row[turn[even]], told_ns[even]
 
 
 def _inside(pending: _Pending, silence: _Silences) -> tuple[I64, I64]:

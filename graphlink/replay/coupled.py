@@ -2,8 +2,10 @@
 receives for their send.
 
 A collective begins when its last member is ready (and that one's start delay is over), and takes the shortest recorded
-time of a member: that one waited for nobody. A message is on its way from when both ends have begun, so a receive ends
-no sooner than its send; a send waits for nobody. Wherever ranks do not wait for each other this is the ideal machine.
+time of a member: that one waited for nobody. On the host (gloo) a row may end long after its collective was done; where
+nobody waited for it, it counts as done when the first member went on, or its row ended. A message is on its way from
+when both ends have begun, so a receive ends no sooner than its send; a send waits for nobody. Wherever ranks do not
+wait for each other this is the ideal machine.
 """
 
 from __future__ import annotations
@@ -14,12 +16,20 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.depend.edges import topological
+from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.graph.order import longest_path, passed
-from graphlink.model import I64, NOWHERE
-from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, shortest_ns
+from graphlink.graph_model import EdgeKind, Graph
+from graphlink.linking.commtypes import CollectiveType
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
-from graphlink.tables import spread
+from graphlink.tables import least, marked, spread
+
+_OF_ALL = [
+    CollectiveType[name]
+    for name in ("ALL_REDUCE", "ALL_GATHER", "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK")
+]
 
 
 def play_coupled(work: Workload, match: Matched) -> Played:
@@ -28,7 +38,7 @@ def play_coupled(work: Workload, match: Matched) -> Played:
 
     Linear in nodes, n log n in edges (one sort).
     """
-    took, sent = shortest_ns(match, work.cost_ns - work.fixed_ns), _sent(work, match)
+    took, sent = _took_ns(work, match), _sent(work, match)
     end = _ends(work, match, took, sent)
     ran = end != NOT_RUN
     bound = binding(work, end, work.lag_ns)
@@ -50,6 +60,34 @@ def play_coupled(work: Workload, match: Matched) -> Played:
     last = spread(len(took), collective[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[collective], NOWHERE)
     return Played(start, begin, end, bound.dependency, bound.kind, joined, match)
+
+
+def _took_ns(work: Workload, match: Matched) -> I64:
+    """Return what each collective takes from its last arrival on. Linear.
+
+    Members on the host that nobody is known to have waited for count up to the first end of all, where each waits for
+    all; what the shortest of a collective was changed by changes this as much.
+    """
+    took = shortest_ns(match, work.cost_ns - work.fixed_ns)
+    on_host = (work.column("device") < 0) & np.isin(work.column("comm_type"), _OF_ALL)
+    node = np.flatnonzero((match.code == COLLECTIVE) & on_host)
+    if match.clock.differ or not len(node):
+        return took
+    collective, count, awaited = match.partner[node], len(took), work.per_file(_awaited)[node]
+    began, ended = (recorded_ns(work, match.clock, time, node) for time in ("start_ns", "end_ns"))
+    own = least(count, collective, ended - began)
+    first = np.where(awaited, ended, least(count, collective, ended)[collective]) - began
+    first = least(count, collective[first > 0], first[first > 0])
+    late = np.flatnonzero(first < own)
+    took[late] = np.rint(took[late] * (first[late] / own[late]))
+    return took
+
+
+def _awaited(file: Graph) -> Bool:
+    """Mark the nodes that ended a recorded wait; the last node of a file follows all that nothing follows."""
+    waits = (file.edge_kind == EdgeKind.SYNC) & (file.target != len(file.name) - 1)
+    waits &= file.start_ns[file.target] - file.end_ns[file.source] <= ASLEEP_NS
+    return marked(len(file.name), file.source[waits])
 
 
 @dataclass(frozen=True, slots=True)

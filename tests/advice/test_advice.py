@@ -386,7 +386,7 @@ def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:
     told = graphlink.link(ddp, out=tmp_path / "out", options=graphlink.Options(timeline="none")).advice()
     (wait,) = [one for one in told.advice if one.kind == "blocking_sync"]
     assert wait.what == "gloo:all_reduce makes the host wait for other ranks"
-    assert wait.evidence.startswith("21 waits in Python between ops, ")
+    assert wait.evidence.startswith("24 waits in Python between ops, ")  # 3 did not block
     assert wait.command.endswith("--remove-sync 'Python between ops'")
 
 

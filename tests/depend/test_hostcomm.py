@@ -233,7 +233,7 @@ def test_an_op_releases_what_a_thread_of_gloos_runs_for_it() -> None:
 
 def test_what_one_thread_of_gloos_runs_comes_one_after_the_other() -> None:
     """The second waits for the first until 700, and 8 us for the thread; the third was asked for when the thread was
-    free.
+    free, which it would not be if it was asked for earlier.
     """
     build = made(
         Host("before", 0, 5, rf_id=1),
@@ -249,7 +249,10 @@ def test_what_one_thread_of_gloos_runs_comes_one_after_the_other() -> None:
     graph = build.graph
     queued = np.flatnonzero(graph.edge_kind == EdgeKind.COLLECTIVE)
     target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))[queued]
-    assert (graph.start_ns[graph.source[queued]].tolist(), graph.start_ns[target].tolist()) == ([45_000], [708_000])
+    assert (graph.start_ns[graph.source[queued]].tolist(), graph.start_ns[target].tolist()) == (
+        [45_000, 708_000],
+        [708_000, 1_030_000],
+    )
 
 
 @pytest.mark.parametrize("follows", [10, 1000])
@@ -325,6 +328,41 @@ def test_ddp_has_waited_before_it_goes_on_with_a_bucket() -> None:
     assert [end for _, end, *_ in comms(build)] == [2000, 3100]
     assert build.graph.wait_ns.sum() == (1090 + 1080) * 1000
     assert build.untold.comms_ns == 820_000, "before python"
+
+
+@pytest.mark.parametrize(("python", "waited"), [(880, 0), (700, 195)])
+def test_where_ddp_tells_waits_a_row_that_ends_in_short_silence_does_so_by_chance(python: float, waited: float) -> None:
+    """The first bucket's row ends 5 us before an op, in silence that begins at ``python``: that is no wait of 15 us."""
+    copy = Host("torch.distributed.ddp.reducer::copy_bucket_to_grad", 3_110, 3_120, rf_id=8)
+    view = Host("aten::as_strided", 3_100, 3_105, rf_id=7)
+    first, second = (
+        gloo("all_reduce", 30 * k, end, tid=7 + k)._replace(rf_id=1 + 2 * k) for k, end in ((1, 895), (2, 3_900))
+    )
+    before = Host("aten::mul", 85, python, rf_id=5)
+    build = made(*LATE[:3], first, second, before, Host("aten::mul", 900, 905, rf_id=6), view, copy)
+    assert build.graph.wait_ns.sum() == (waited + 3_100 - 905) * 1000
+
+
+def test_who_is_late_to_end_a_row_is_late_to_begin_the_next() -> None:
+    """The wait ends at 2,000; the thread ends that row at 2,500 and takes up the next one 8 us later."""
+    after = gloo("all_reduce", 2_508, 3_500, tid=8)._replace(rf_id=5)
+    build = made(*LATE[:4], after, *USES)
+    assert [(start, end, delay) for start, end, _, delay in comms(build)] == [(30, 2_000, 0), (2_508, 3_100, 508)]
+
+
+@pytest.mark.parametrize(("places", "known"), [((2_000, 2_030), 2), ((2_000,), 0)])
+def test_a_wait_that_ddp_tells_depends_on_its_collective_though_it_did_not_block(
+    places: tuple[int, ...], known: int
+) -> None:
+    """Two were asked for and ended long before; where as many buckets are copied, they are those, in turn."""
+    copy = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+    rows = [row._replace(end=500) if row.name == "gloo:all_reduce" else row for row in LATE]
+    copies = [Host(n, at + d, at + d + 9, rf_id=8) for at in places for n, d in (("aten::as_strided", 0), (copy, 10))]
+    graph = made(*rows, Host("aten::mm", 81, 1_999, rf_id=7), *copies).graph
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    waits = (graph.edge_kind == EdgeKind.SYNC) & (graph.kind[target] != NodeKind.END)
+    assert graph.start_ns[target[waits]].tolist() == [1000 * at for at in places][:known]
+    assert graph.end_ns[graph.source[waits]].tolist() == [500_000] * known and not graph.wait_ns.any()
 
 
 def test_the_rank_ends_where_its_last_collective_counts_as_ended() -> None:

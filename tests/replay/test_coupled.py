@@ -136,6 +136,26 @@ def test_a_collective_begins_with_its_last_member_and_its_start_delay() -> None:
     assert by_work(work, path)["delay"] == 3_000
 
 
+@pytest.mark.parametrize(("sort", "end_us"), [(Y, 35), (L, 30)])
+def test_on_the_host_what_nobody_waited_for_is_done_when_the_first_goes_on(sort: EdgeKind, end_us: int) -> None:
+    """Rank 1 comes last and its row ends at 35; rank 0 has waited until 30, and so rank 1 only if it has waited, too."""
+    first = [
+        N(0, CPU, 10),
+        N(1, COLL, 20, ((0, L),), start_us=10),
+        N(2, CPU, 1, ((1, Y),), start_us=30),
+        N(3, CPU, 0, ((2, H),), start_us=31),
+    ]
+    last = [
+        N(0, CPU, 15),
+        N(1, COLL, 20, ((0, L),), start_us=15),
+        N(2, CPU, 1, ((1, sort),), start_us=35),
+        N(3, CPU, 0, ((2, H),), start_us=36),
+    ]
+    ranks = {k: replace(file(nodes, rank=k), device=np.array([0, -1, 0, 0])) for k, nodes in enumerate((first, last))}
+    work = workload(ranks)
+    assert play_coupled(work, matched(work, {})).end_ns[[1, 5]].tolist() == [end_us * 1000] * 2
+
+
 def test_slots_hold_nobody_up() -> None:
     """Each rank starts another collective first: slots wait for each other there, streams do not."""
     first = [N(0, COLL, 1, group=1, lane=1), N(1, COLL, 2, group=2, lane=2)]
