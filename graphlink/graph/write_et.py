@@ -18,7 +18,7 @@ from graphlink.graph.read_et import frames
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import begins, codes, distinct, spread
+from graphlink.tables import begins, codes, distinct, numbered_rows, spread
 
 BLOCK: Final = 4_096  # nodes encoded at a time
 # columns that are written behind the others, in this order
@@ -177,18 +177,18 @@ def _host_texts(graph: Graph) -> tuple[NDArray[np.object_], NDArray[np.object_],
         return nothing, nothing, np.full(len(graph.name), NOWHERE, np.int32)
     linked = graph.linked
     host, et = linked.trace.host, linked.et
-    of_kineto = zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True)
-    columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
-    of_et = list(zip(*(c.tolist() for c in columns), strict=True))
-    known: dict[tuple[int, ...], int] = {}
-    codes, texts = [], [(b"", b"")]
-    for own, et_row in zip(of_kineto, linked.match.et.tolist(), strict=True):
-        which, strings = (own, linked.trace.strings) if et is None or et_row == NOWHERE else (of_et[et_row], et.strings)
-        if which not in known:
-            known[which] = len(texts)
-            texts.append(_encode_texts([strings[k] for k in which]))
-        codes.append(known[which])
-    ios, schemas = (np.array(column, object)[[*codes, 0]] for column in zip(*texts, strict=True))
+    et_row = linked.match.et
+    own, matched = et_row == NOWHERE, et_row != NOWHERE
+    sources = [(own, [c[own] for c in (host.input_shapes, host.input_types)], linked.trace.strings)]
+    if et is not None:
+        of_et = et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema
+        sources.append((matched, [c[et_row[matched]] for c in of_et], et.strings))
+    number, texts = np.zeros(len(et_row) + 1, np.int64), [(b"", b"")]
+    for mine, columns, strings in sources:
+        rows, which = numbered_rows(*columns)
+        number[:-1][mine] = len(texts) + which
+        texts += [_encode_texts([strings[k] for k in row]) for row in rows.tolist()]
+    ios, schemas = (np.array(column, object)[number] for column in zip(*texts, strict=True))
     whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC))
     return ios, schemas, np.where(whole, graph.row, np.int32(NOWHERE))
 
