@@ -24,7 +24,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
-from graphlink.tables import least, marked, spread
+from graphlink.tables import largest, least, marked, spread
 
 _OF_ALL = [
     CollectiveType[name]
@@ -142,7 +142,10 @@ def _joint(work: Workload, match: Matched, sent: _Sent) -> _Joint:
     rank = work.member[chains.head[first - ranks]]
     sources = np.concatenate([ends_at[chains.source], ends_at[send], rank, member, never])
     targets = np.concatenate([np.repeat(head, np.diff(chains.first)), head[receive], first, joins, never])
-    order = topological(sources, targets, np.arange(count))
+    recorded_ns = (work.column("start_ns") + match.clock.skew_ns[work.member])[chains.head]
+    last_ns = largest(count - heads, joins - heads, recorded_ns[code == COLLECTIVE])
+    begins_ns = np.concatenate([np.full(ranks, recorded_ns.min(initial=0)), recorded_ns, last_ns])
+    order = topological(sources, targets, np.argsort(begins_ns, kind="stable"))  # in most runs as recorded
     place = spread(count, order, np.arange(len(order)))
     edge = np.argsort(place[targets], kind="stable")
     edge = edge[place[targets[edge]] != NOWHERE]
