@@ -120,8 +120,8 @@ def test_a_table_of_a_page() -> None:
     (row,) = shown.rows
     assert row.at == "/0"
     assert row.cells == [
-        Cell("1.50 ms", 1_500_000),
-        Cell("7.00 us", 7_000),
+        Cell("1.500 ms", 1_500_000),
+        Cell("7.000 us", 7_000),
         Cell("75.0 %", 0.75),
         Cell("a/b", whole="a/b"),
         Cell("python", key="python"),
