@@ -120,6 +120,7 @@ $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[docs]'
 	touch $(VENV)/.installed $@
 
+# what the tests import is compiled when they do
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) -e '.[dev]'
+	$(PIP) --no-compile -e '.[dev]'
 	touch $(VENV)/.installed $@
