@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
-from graphlink.replay.across import hops
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, step_ns, unmeasured
 from graphlink.replay.changes import Changes
@@ -114,8 +112,7 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
     """
     machine = usual_machine(len(run.ranks))
     before = play(run.work, groups)
-    path = critical_path(run.work, before)
-    path_ns, run = path.length_ns, dataclasses.replace(run, hops=tuple(hops(run.work, before, path)))
+    path_ns = critical_path(run.work, before).length_ns
     prefix = [
         "graphlink",
         "replay",

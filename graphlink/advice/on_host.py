@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import ceil, log2
 from typing import Final
 
@@ -20,7 +20,6 @@ from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE
 from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
-from graphlink.replay.across import MESSAGE_WORDS, Hop
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
@@ -200,10 +199,12 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     ranks.
     """
     waited, count, on_device, receives = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    senders: dict[str, Counter[int]] = defaultdict(Counter)
     calls: dict[str, set[str]] = defaultdict(set)
     causes: dict[str, Counter[str]] = defaultdict(Counter)
     blocked, device = blocked_ns(run.work), run.work.column("device")
     received = run.work.per_file(lambda file: file.type) == NodeType.COMM_RECV
+    sender = run.work.column("comm_src")
     waits = sync_waits(run.work)
     for wait, last in zip(waits, awaited(run.work, waits), strict=True):
         ops = waiting_ops(wait)
@@ -213,7 +214,9 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
             causes[op][run.work.name(last)] += 1
-            receives[op] += bool(received[last])
+            if received[last]:
+                receives[op] += 1
+                senders[op][int(sender[last])] += int(blocked[wait.targets[0]])
     for op, ns in waited.most_common(MOST_SYNCS):
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
@@ -229,7 +232,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
                 evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}"
-                + _senders(run.hops) * receiving,
+                + _sent(senders[op]) * receiving,
                 todo=todo,
                 supposed="if the host did not wait there"
                 + ("" if on_device[op] else ", the most that it can be, as what comes is needed"),
@@ -239,18 +242,10 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         )
 
 
-def _senders(path: Iterable[Hop]) -> str:
-    """Return what the ranks did most while others waited for their messages, where the path over ranks tells."""
-    of_rank, of_name = Counter[int](), Counter[tuple[int, str]]()
-    for hop in path:
-        if hop.what.startswith(MESSAGE_WORDS):
-            of_rank[hop.other_rank] += hop.stretch_ns
-            of_name[hop.other_rank, hop.most] += hop.most_ns
-    if not of_rank:
-        return ""
-    ((rank, ns),) = of_rank.most_common(1)
-    most = max((name for number, name in of_name if number == rank), key=lambda name: of_name[rank, name])
-    return f"; what they wait for is on rank {rank} for {ms(ns)} ms of the path over ranks, most in {shortened(most)}"
+def _sent(senders: Counter[int]) -> str:
+    """Return the rank whose messages were waited for longest (ns by rank)."""
+    longest = senders.most_common(1)
+    return "".join(f", {ms(ns)} ms for what rank {rank} sends" for rank, ns in longest if rank != NOWHERE)
 
 
 def _without(work: Workload, op: str) -> Changes:

@@ -14,7 +14,6 @@ from graphlink.advice.records import Advice
 from graphlink.gpu.table import replay_words
 from graphlink.operations.records import Operations, of_files
 from graphlink.patterns import UserPattern
-from graphlink.replay.across import Hop
 from graphlink.replay.band import Recorded, recorded
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.selection import Selection
@@ -51,14 +50,12 @@ AMD: Final = Tools("rocm-smi --showpids", "rocm-smi", "fp16 or bf16 by torch.aut
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a run has written, of the ranks that advice is for. ``hops``: where the critical path of several ranks goes
-    from one to another."""
+    """What a run has written, of the ranks that advice is for."""
 
     summary: Summary
     ranks: tuple[int, ...]
     work: Workload
     operations: Mapping[int, Operations]
-    hops: tuple[Hop, ...] = ()
 
     @property
     def tools(self) -> Tools:

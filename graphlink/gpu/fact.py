@@ -172,4 +172,8 @@ def _of_host(summary: Any) -> Words:
     run = summary.run.replay if summary.run else None
     parts = run.path_share_ns if run else asdict(summary.ranks[0].critical_path.share_ns)
     shares = shares_words({share_word(share): ns for share, ns in parts.items()}, sum(parts.values()))
-    return ["No work of a GPU was recorded", f": what decides when it ends is {shares}" if shares else "", "."]
+    return [
+        "No work of a GPU was recorded",
+        f": the longest chain of work in the run is {shares}" if shares else "",
+        ".",
+    ]

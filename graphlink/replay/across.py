@@ -46,7 +46,6 @@ _SHARE: Final = {
     Work.DELAY: Share.IDLE,
 }
 _COLLECTIVES: Final = frozenset(CollectiveType)
-MESSAGE_WORDS: Final = "a message of tag"  # how a hop to the rank that sends begins
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
@@ -312,7 +311,7 @@ def hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
 def _what(match: Matched, node: int, tag: int, size_bytes: int, kind: int) -> str:
     """Return which message or collective a node is."""
     if match.code[node] == RECEIVE:
-        return f"{MESSAGE_WORDS} {tag}, {size_bytes:,} bytes"
+        return f"a message of tag {tag}, {size_bytes:,} bytes"
     collective = int(match.partner[node])
     type_name = CollectiveType(kind).name if kind in _COLLECTIVES else "collective"
     group = int(match.group[collective])
