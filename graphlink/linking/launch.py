@@ -156,8 +156,8 @@ def _far_off(trace: Trace, alone: Bool) -> list[str]:
     away_ns = np.maximum(first_ns - ghosts.end_ns, ghosts.start_ns - last_ns)
     far = int(np.count_nonzero(away_ns > last_ns - first_ns))
     return [
-        f"{counted(far, 'device op')} without a launch call lie up to {ms(int(away_ns.max()))} ms before or behind all "
-        "else: if their times are wrong, so are idle time, critical path and gains"
+        f"device ops without a launch call ({far:,}) lie up to {ms(int(away_ns.max()))} ms before or behind all else: "
+        "if their times are wrong, so are idle time, critical path and gains"
     ] * bool(far)
 
 
