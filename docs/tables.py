@@ -2,7 +2,8 @@
 
 A table stands between two comments. ``<!-- exported: NAME -->`` begins the columns of a table of ``graphlink export``,
 ``<!-- figures: MODULE:RECORD NAME ... -->`` figures of a record, as fields (``figures``) or as a terminal has them
-(``columns``), ``<!-- modules: FOLDER -->`` what each module below that folder is for; ``<!-- end -->`` ends each.
+(``columns``), ``<!-- modules: FOLDER -->`` what each module below that folder is for, ``<!-- rules: SECTION -->`` rules
+of ``graphlink check``; ``<!-- end -->`` ends each.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from msgspec import UnsetType
 
+from graphlink.astra.check_rules import SECTIONS
 from graphlink.figures import Column, all_names, declared, types
 from graphlink.graph.gains import FamilyGain
 from graphlink.run.tables import FAMILIES, column_name
 from graphlink.wings import RowTable, provided
 
-MARKED: Final = re.compile(r"(<!-- (exported|figures|columns|modules): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED: Final = re.compile(r"(<!-- (exported|figures|columns|modules|rules): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 BETWEEN: Final = {"path": ", with `/` between them", "list": ", with `, ` between them"}  # of texts that are one cell
 MOST_WORDS: Final = 5  # of a field that has one of some words
 
@@ -80,12 +82,21 @@ def modules(folder: str) -> Iterator[str]:
             yield f"| `{path.relative_to(root / folder)}` | {first} |"
 
 
+def rules(section: str) -> Iterator[str]:
+    """Yield the rules of a section of ``graphlink check``."""
+    yield "| rule | grade | found | do | ASTRA-sim of 2026 | of 2024 | known from |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for rule in SECTIONS[section]:
+        cells = (f"`{rule.key}`", rule.grade, rule.what, rule.todo, rule.head, rule.legacy, rule.known_from)
+        yield f"| {' | '.join(cells)} |"
+
+
 def made(page: str) -> str:
     """Return a page with its tables of figures made anew."""
 
     def anew(found: re.Match[str]) -> str:
         begin, sort, which, end = found.groups()
-        rows = {"exported": exported, "modules": modules}.get(sort, partial(figures, head=sort))(which)
+        rows = {"exported": exported, "modules": modules, "rules": rules}.get(sort, partial(figures, head=sort))(which)
         return begin + "".join(f"{row}\n" for row in rows) + end
 
     return MARKED.sub(anew, page)

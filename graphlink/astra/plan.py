@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.astra import READERS, files
-from graphlink.astra.check_rules import Verdict, plain
+from graphlink.astra.check_rules import ERROR, NO_HARM, Verdict
 from graphlink.astra.files import Dimension, Network, Plan, Prepared
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
@@ -45,7 +45,6 @@ FASTER: Final = 1.5  # links inside blocks are taken for others if they are so m
 FILES: Final = ("README.txt", "comm_group.json", "memory.json", "network.yml", "run.sh", "summary.json", "system.json")
 IDLE_FILES: Final = ("trace.0.et", "trace.1.et")  # of a run of one rank
 LOGS: Final = ("log-head", "log-legacy")  # what run.sh makes
-_STOPS: Final = ("abort", "hang", "exit 1", "skipped", "endless", "cannot run")
 _OURS: Final = (
     "groups-path",
     "alone",
@@ -70,14 +69,14 @@ class Simulatable(Short):
     verdicts: tuple[Verdict, ...]
     replay_only: bool
 
-    def harms(self, reader: str, words: Sequence[str] = ("",)) -> tuple[str, ...]:
-        """Return what of the findings this reader does other than as recorded, as lines with one of ``words``."""
-        texts = ((v, v.rule.head if reader == "head" else v.rule.on_legacy) for v in self.verdicts)
-        return tuple(f"{v.text}: {plain(text)}" for v, text in texts if text and any(word in text for word in words))
-
-    def reasons(self, reader: str) -> tuple[str, ...]:
-        """Return those of ``harms`` after which it may not come to its end."""
-        return self.harms(reader, [word for word in _STOPS if word != "skipped"])  # it goes on after that
+    def harms(self, reader: str, *, stops: bool = False) -> tuple[str, ...]:
+        """Return what this reader does other than as recorded; with ``stops`` what may keep it from its end."""
+        return tuple(
+            f"{verdict.text}: {effect}"
+            for verdict in self.verdicts
+            if (effect := verdict.rule.effect(reader)) != NO_HARM
+            and (not stops or {"aborts", "hangs"} & {*verdict.rule.ends(reader)})
+        )
 
 
 def simulatable(folder: Path, reader: str = READERS[0], *, replay_only: bool) -> Simulatable:
@@ -119,10 +118,7 @@ def planned(run: Simulatable, out: Path, asked: Network) -> Plan:
         network=_laid_out(rings, far(work, groups, [ring.npus for ring in rings]), asked.topology),
         replay_only=run.replay_only,
         alone=run.paths[0] if world == 1 else None,
-        warnings=tuple(
-            f"{v.text}: ASTRA-sim of 2026: {plain(v.rule.head)} Of 2024: {plain(v.rule.on_legacy)}"
-            for v in run.verdicts
-        ),
+        warnings=tuple(f"{v.text}: ASTRA-sim of 2026: {v.rule.head} Of 2024: {v.rule.legacy}" for v in run.verdicts),
     )
 
 
@@ -161,10 +157,9 @@ def _checked(folder: Path, *, replay_only: bool) -> tuple[Verdict, ...]:
     (run,) = runs_of(folder)
     verdicts = [verdict for verdict in judge(run, None).verdicts if verdict.rule.key not in _OURS]
     for verdict in verdicts:
-        head, without_network = verdict.rule.head, replay_only and verdict.rule.head.endswith("(network mode)")
-        if verdict.rule.grade == "error" and any(word in head for word in _STOPS) and not without_network:
+        if verdict.rule.grade == ERROR and {*verdict.rule.ends("head", replay_only=replay_only)} - {"runs"}:
             raise InputError(
-                f"ASTRA-sim would not run these graphs: {verdict.text}: {plain(head)}",
+                f"ASTRA-sim would not run these graphs: {verdict.text}: {verdict.rule.head}",
                 path=folder,
                 where=verdict.examples[0] if verdict.examples else None,
                 todo=f"graphlink check {shlex.quote(str(folder))} lists all that was found",

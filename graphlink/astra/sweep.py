@@ -101,7 +101,7 @@ def _simulated(
         some = networks[: MOST_RUNS - len(tasks)]
         if not some:
             break
-        nodes, reasons = nodes_of(run.work, simulator.reader), run.reasons(simulator.reader)
+        nodes, reasons = nodes_of(run.work, simulator.reader), run.harms(simulator.reader, stops=True)
         for network in some:
             out = made / f"{len(tasks)}"
             tasks.append(Simulation(planned(run, out, network), out, simulator, nodes, reasons))

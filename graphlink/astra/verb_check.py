@@ -51,17 +51,28 @@ def check(arguments: argparse.Namespace) -> int:
 
 def text(prefix: str, judgement: Judgement) -> list[str | Table]:
     """Return a block per finding: what, what to do, what each reader makes of it, where for example."""
-    from graphlink.astra.check_rules import plain
-
     counts = {"rank": len(judgement.ranks), "node": judgement.nodes}
     of_run, found = (
         ", ".join(counted(count, word) for word, count in some.items())
         for some in (counts, {"error": judgement.errors, "warning": judgement.warnings})
     )
-    lines: list[str | Table] = [f"{prefix}: {of_run}: {found}"]
+    lines: list[str | Table] = [f"{prefix}: {of_run}: {found}{_stopped(judgement)}"]
     for verdict in judgement.verdicts:
         rule = verdict.rule
-        rows = [("do", rule.todo), ("ASTRA-sim of 2026", plain(rule.head)), ("of 2024", plain(rule.on_legacy))]
-        rows += [("for example", example) for example in verdict.examples]
+        effects = [("ASTRA-sim of 2026", rule.head), ("of 2024", rule.legacy)]
+        if rule.head == rule.legacy:
+            effects = [("ASTRA-sim", rule.head)]
+        rows = [("do", rule.todo), *effects, *(("for example", example) for example in verdict.examples)]
         lines += ["", f"{rule.grade}: {verdict.text}", Table(rows)]
     return lines
+
+
+def _stopped(judgement: Judgement) -> str:
+    """Return which ASTRA-sim surely does not run the graphs as they are; "" where none is known."""
+    years: dict[str, list[str]] = {}
+    for reader, year in (("head", "of 2026"), ("legacy", "of 2024")):
+        for replay_only, how in ((True, "cannot run it as it is"), (False, "can run it only with replay-only")):
+            if any("runs" not in verdict.rule.ends(reader, replay_only=replay_only) for verdict in judgement.verdicts):
+                years.setdefault(how, []).append(year)
+                break
+    return "".join(f"; ASTRA-sim {' and '.join(those)} {how}" for how, those in years.items())

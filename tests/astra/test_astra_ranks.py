@@ -13,7 +13,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.astra.check_rules import RULES, plain
+from graphlink.astra.check_rules import RULES
 from graphlink.cli import main
 from tests.astra.et_files import coll, encoded, found, judged, node, recv, send, written
 
@@ -255,17 +255,30 @@ def test_a_rank_alone_and_a_rank_without_file(tmp_path: Path) -> None:
     assert found(tmp_path) == {"alone": 1, "fewer-ranks": 1}, "its peer is not there to be asked"
 
 
+def test_one_rank_is_sound_but_no_simulator_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, [node(0, is_cpu_op=True)])
+    assert main(["check", str(tmp_path)]) == 0
+    head, _, finding, *_ = capsys.readouterr().out.splitlines()
+    assert head.endswith(": 0 errors, 2 warnings; ASTRA-sim of 2026 and of 2024 cannot run it as it is")
+    assert finding == "warning: There is a single rank, and the network needs two. Found 1 time (alone)"
+
+
 def test_the_command_says_where_and_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, [node(0), node(1, pb.METADATA_NODE, data=[0])], [node(0)])
     assert main(["check", str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "trace: 2 ranks, 3 nodes: 1 error, 0 warnings" in out
+    assert (
+        "trace: 2 ranks, 3 nodes: 1 error, 0 warnings; ASTRA-sim of 2026 cannot run it as it is; ASTRA-sim of 2024 "
+        in out
+    )
+    assert "2024 can run it only with replay-only\n" in out
     assert "error: A node has the type METADATA_NODE. Found 1 time (metadata-node)" in out
     assert "do                 Leave such nodes out, or give them the type COMP_NODE." in out
-    assert "ASTRA-sim of 2026  It stops with an error, in every mode." in out
+    assert "ASTRA-sim of 2026  It stops with an error, with replay-only in the system file, too." in out
     assert 'rank 0 node 1 "op1"' in out
     written(tmp_path, [node(0)], [node(0, micros=0)])
     assert main(["check", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("trace: 2 ranks, 2 nodes: 0 errors, 1 warning\n")
     assert main(["check", str(tmp_path / "trace.1.et")]) == 0
     assert main(["check", str(tmp_path / "nothing")]) == 1
     assert main(["check", str(tmp_path / "trace.1.et"), "--groups", str(tmp_path / "nothing")]) == 1
@@ -275,7 +288,7 @@ def test_the_command_says_where_and_what_happens(tmp_path: Path, capsys: pytest.
 
 def test_each_finding_is_a_sentence_and_says_what_to_do() -> None:
     for rule in RULES.values():
-        for text in (rule.what, rule.todo, plain(rule.head), plain(rule.on_legacy)):
+        for text in (rule.what, rule.todo, rule.head, rule.legacy):
             assert text[0].isupper() or text.startswith(("data_deps", "ctrl_deps", "involved_dim", "is_cpu_op")), text
             assert text.endswith(".") and not re.search(r"\b(abort|hang|skipped|network mode)\b|\(read\)", text), text
 

@@ -62,6 +62,10 @@ def test_what_fails_is_found_and_what_runs_has_no_error(graphs: Path, tmp_path: 
         if case["folder"] != "run":  # the name of the folder matters
             folder = folder.rename(tmp_path / case["folder"])
         rules = found(folder)
+        for run, outcome in case["outcomes"].items():
+            reader, mode = run.split()
+            ends = (RULES[key].ends(reader, replay_only=mode == "replay-only") for key in rules)
+            assert outcome in {"runs"}.union(*ends) or (not rules and fails({run: outcome})), (case["case"], run)
         if fails(case["outcomes"]) and not rules:
             silent.append(case["case"])
         if not fails(case["outcomes"]):

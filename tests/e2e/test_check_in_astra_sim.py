@@ -89,27 +89,6 @@ def simulate(case: Case, folder: Path, reader: str, *, replay_only: bool) -> Out
     return Outcome("runs" if done >= sum(map(len, case.ranks)) else "lacks", said)
 
 
-def foretold(rule: str, reader: str, *, replay_only: bool) -> set[str]:
-    """What the text of a rule allows."""
-    text = RULES[rule].head if reader == "head" or RULES[rule].legacy == "the same" else RULES[rule].legacy
-    if replay_only and text.endswith("(network mode)"):
-        return {"runs"}
-    words = {
-        "abort": "aborts",
-        "exit 1": "aborts",
-        "endless": "aborts",  # at the limit
-        "hang": "hangs",
-        "skipped": "lacks",
-        "too short": "lacks",
-        "last message": "lacks",
-    }
-    said = {outcome for word, outcome in words.items() if re.search(rf"\b{word}", text)}
-    may_run = not said or re.search(
-        r"unless|may |\bif |wrong|else|or no time|another group|garbage|half|is skipped", text
-    )
-    return said | ({"runs"} if may_run else set())
-
-
 def twice(*, size: int) -> Any:
     out = coll(0)
     out.attr.add(name="comm_size", int64_val=size)
@@ -287,10 +266,9 @@ def test_what_a_rule_says_is_what_happens(tmp_path: Path, reader: str, case: Cas
     assert case.rule in found
     for replay_only in (False, True):
         outcome = simulate(case, tmp_path, reader, replay_only=replay_only)
-        allowed = set.union(*(foretold(rule, reader, replay_only=replay_only) for rule in found))
-        allowed &= foretold(case.rule, reader, replay_only=replay_only) | (
-            allowed - {"runs"} if len(found) > 1 else set()
-        )
+        ends = {rule: {*RULES[rule].ends(reader, replay_only=replay_only)} for rule in found}
+        allowed = set.union(*ends.values())
+        allowed &= ends[case.rule] | (allowed - {"runs"} if len(found) > 1 else set())
         assert outcome.what in allowed, (replay_only, found, outcome.said[-500:])
 
 
