@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from graphlink.linking.nest import ASKING, askers, innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
-from graphlink.tables import MOST, begins, concat, distinct, marked, spread, take
+from graphlink.tables import MOST, begins, concat, distinct, marked, spread, sums, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
@@ -155,9 +155,12 @@ def host_comm_waits(
         none = np.zeros(0, np.int64)
         return HostCommWaits(none, Blocked(none.astype(np.int32), none, none), linked.trace.host.end_ns, NONE)
     pending = _pending(linked, comm, begun, marks)
-    reduced = _reduced(linked, el, marks.axis)
     strange = _strange(linked, comm, begun, el, marks.axis)
-    silence = _silences(linked, el, marks, slept, np.append(pending.from_ns, strange.start_ns), reduced)
+    silence = _silences(linked, el, marks, slept, np.append(pending.from_ns, strange.start_ns))
+    reduced = _reduced(linked, el, marks.axis)
+    if not len(reduced) and not silence.recorded.any():
+        reduced = _going_on(linked, el, marks.axis, pending, silence)
+    silence = replace(silence, waits=silence.recorded | np.isin(silence.end_ns, reduced))
     within = _within(linked, el, marks, pending, reduced, silence)
     at = holding(silence, within.until_ns - 1)
     sure = ~pending.elsewhere[within.pending]
@@ -208,7 +211,7 @@ def _strange(linked: Linked, comm: Communication, begun: Asked, el: Elements, ax
     return Spans(axis.of(each, linked.trace.host.start_ns[row]), axis.of(each, linked.trace.host.end_ns[row]))
 
 
-def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, asked_ns: I64, reduced: I64) -> _Silences:
+def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, asked_ns: I64) -> _Silences:
     """Find the silences of the threads of what was asked for, without calls, and without sleep that others ended."""
     calls, owner, axis = linked.trace.calls, marks.owner[:-1], marks.axis
     from_ns, until_ns, thread = marks.at_ns[:-1], marks.at_ns[1:], axis.thread(marks.at_ns)
@@ -220,15 +223,12 @@ def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, ask
     asleep = joined(axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.until_ns))
     quiet = np.searchsorted(called, until_ns) <= np.searchsorted(called, from_ns, side="right")
     quiet &= (overlap_ns(asleep, from_ns, until_ns) == 0) & (until_ns - from_ns >= ASLEEP_NS)
-    return take(_Silences(from_ns, until_ns, recorded, recorded | np.isin(until_ns, reduced)), own & between & quiet)
+    return take(_Silences(from_ns, until_ns, recorded, recorded), own & between & quiet)
 
 
 def _reduced(linked: Linked, el: Elements, axis: Axis) -> I64:
     """Return where DDP goes on with a bucket that was reduced: it views its parts, and copies them to the gradients."""
-    rows, strings = linked.trace.host, linked.trace.strings
-    outer = (el.row != NOWHERE) & ~_of_rows(el, np.arange(len(el.tid)), rows.annotation)
-    outer &= (el.parent == NOWHERE) | _of_rows(el, el.parent, rows.annotation)
-    at = np.flatnonzero(outer)
+    rows, strings, at = linked.trace.host, linked.trace.strings, _outer(linked, el)
     view, copy = (
         np.array([text == name for text in strings], np.bool_)[rows.name[el.row[at]]] for name in (_VIEW, _REDUCED)
     )
@@ -238,6 +238,31 @@ def _reduced(linked: Linked, el: Elements, axis: Axis) -> I64:
     then = others[np.minimum(np.searchsorted(others, first), len(others) - 1)]
     first = at[first[copy[then] & (el.tid[at[then]] == el.tid[at[first]])]]
     return axis.of(el.tid[first], el.start_ns[first])
+
+
+def _outer(linked: Linked, el: Elements) -> I64:
+    """Return the elements that are ops outside of any other."""
+    annotation = linked.trace.host.annotation
+    outer = (el.row != NOWHERE) & ~_of_rows(el, np.arange(len(el.tid)), annotation)
+    outer &= (el.parent == NOWHERE) | _of_rows(el, el.parent, annotation)
+    return np.flatnonzero(outer)
+
+
+def _going_on(linked: Linked, el: Elements, axis: Axis, pending: _Pending, silence: _Silences) -> I64:
+    """Return where a program whose recording tells no waits goes on with what was reduced: the ops of that name of
+    which as many follow each collectives as were asked for, and before which threads were silent for longest while
+    something was pending."""
+    at = _outer(linked, el)
+    start_ns, name = axis.of(el.tid[at], el.start_ns[at]), linked.trace.host.name[el.row[at]]
+    run = np.flatnonzero(pending.elsewhere & ~pending.returns)
+    silent_ns = overlap_ns(joined(pending.from_ns[run], pending.until_ns[run]), silence.start_ns, silence.end_ns)
+    next_ = np.searchsorted(start_ns, silence.end_ns)
+    ends = np.append(start_ns, MOST)[next_] == silence.end_ns
+    of_name = sums(len(linked.trace.strings), name[next_[ends]], silent_ns[ends])
+    of_name[np.bincount(name, minlength=len(of_name)) < len(run)] = 0
+    names = np.flatnonzero(of_name)
+    going_on = (start_ns[name == n] for n in names[np.argsort(-of_name[names], kind="stable")])
+    return next((ns for ns in going_on if len(_in_turn(pending, ns)[0]) == len(run)), start_ns[:0])
 
 
 def _within(
