@@ -259,7 +259,7 @@ def _going_on(linked: Linked, el: Elements, axis: Axis, pending: _Pending, silen
     next_ = np.searchsorted(start_ns, silence.end_ns)
     ends = np.append(start_ns, MOST)[next_] == silence.end_ns
     of_name = sums(len(linked.trace.strings), name[next_[ends]], silent_ns[ends])
-    of_name[np.bincount(name, minlength=len(of_name)) < len(run)] = 0
+    of_name[np.bincount(name, minlength=len(of_name)) < max(len(run), 2)] = 0  # once shows no habit
     names = np.flatnonzero(of_name)
     going_on = (start_ns[name == n] for n in names[np.argsort(-of_name[names], kind="stable")])
     return next((ns for ns in going_on if len(_in_turn(pending, ns)[0]) == len(run)), start_ns[:0])

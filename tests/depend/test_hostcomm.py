@@ -312,6 +312,22 @@ def test_silence_is_a_wait_if_it_is_longer_than_usual() -> None:
     assert build.untold.comms_ns == 1_100_000 + (3_500 - 1_200) * 1000
 
 
+@pytest.mark.parametrize("divided", [3, 2])
+def test_ops_of_which_one_follows_each_collective_go_on_with_it_if_it_is_so_for_all(divided: int) -> None:
+    """Silence is as long as between other ops, in the last of them the row had ended before: all the same."""
+    rows = []
+    for k in range(3):
+        begun = 4_000 * k
+        rows += [
+            Host("c10d::allreduce_", begun, begun + 20, rf_id=10 * k + 2),
+            gloo("all_reduce", begun + 10, begun + (700, 700, 200)[k], tid=8)._replace(rf_id=10 * k + 3),
+            Host("aten::div_" if k < divided else "aten::mul_", begun + 400, begun + 420, rf_id=10 * k + 4),
+            Host("aten::mm", begun + 421, begun + 800, rf_id=10 * k + 5),
+            *(Host("aten::mm", begun + 1000 * n, begun + 1000 * n + 600, rf_id=10 * k + 5 + n) for n in range(1, 4)),
+        ]
+    assert waits(made(*rows)) == [(400, 380), (4400, 380)] * (divided == 3) + [(8200, 180)]
+
+
 def test_ddp_has_waited_before_it_goes_on_with_a_bucket() -> None:
     """Its rows end at any time later; where a recording tells such waits, other silence is none."""
 
