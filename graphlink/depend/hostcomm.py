@@ -161,11 +161,13 @@ def host_comm_waits(
     if not len(reduced) and not silence.recorded.any():
         reduced = _going_on(linked, el, marks.axis, pending, silence)
     silence = replace(silence, waits=silence.recorded | np.isin(silence.end_ns, reduced))
-    within = _within(linked, el, marks, pending, reduced, silence)
+    turn, turn_ns = _in_turn(pending, np.union1d(reduced, _ends_of_waits(linked, el, marks.axis)))
+    within = _within(linked, el, marks, pending, reduced, silence, spread(len(pending.comm), turn, turn_ns))
     at = holding(silence, within.until_ns - 1)
     sure = ~pending.elsewhere[within.pending]
     sure |= (within.until_ns - within.from_ns >= ASLEEP_NS) & (within.after_ns <= ASLEEP_NS)
-    row, span = _before(pending, silence, within.pending[sure], at[sure])
+    taken = np.append(at[sure], np.flatnonzero(np.isin(silence.end_ns, turn_ns)))
+    row, span = _before(pending, silence, np.append(within.pending[sure], turn), taken)
     own, inside = _inside(pending, silence)
     row, span = np.append(row, own), np.append(span, inside)
     until_ns = silence.end_ns[span]
@@ -177,11 +179,8 @@ def host_comm_waits(
         np.zeros_like(row),
     )
     found = concat(take(within, ~np.isin(within.pending, row) & ~np.isin(at, span)), before)
-    row, until_ns = _in_turn(pending, np.union1d(reduced, _ends_of_waits(linked, el, marks.axis)))
-    free = ~np.isin(row, found.pending) & ~np.isin(until_ns, found.until_ns + found.after_ns)
-    row, until_ns = row[free], until_ns[free]
-    owner = marks.owner[marks.behind(until_ns, before=True)]
-    found = concat(found, _Stretches(owner, until_ns, until_ns, row, np.zeros_like(row)))
+    left = ~np.isin(turn, within.pending)
+    found = concat(found, _at_turns(marks, pending, silence, turn[left], turn_ns[left]))
     pending.until_ns[found.pending] = np.minimum(pending.until_ns[found.pending], found.until_ns)
     ended_ns = linked.trace.host.end_ns.copy()
     ended_ns[comm.host_row[pending.comm]] = marks.axis.time_ns(pending.until_ns)
@@ -266,7 +265,7 @@ def _going_on(linked: Linked, el: Elements, axis: Axis, pending: _Pending, silen
 
 
 def _within(
-    linked: Linked, el: Elements, marks: EulerTour, pending: _Pending, reduced: I64, silence: _Silences
+    linked: Linked, el: Elements, marks: EulerTour, pending: _Pending, reduced: I64, silence: _Silences, turn_ns: I64
 ) -> _Stretches:
     """Find the stretches in which rows ended, if their thread went on soon, or later as it woke up; those of ATen's ops
     are work. Where the recording tells waits, who goes on late was busy with something else.
@@ -279,6 +278,7 @@ def _within(
         & (following >= pending.until_ns)
         & (marks.at_ns[mark] < pending.until_ns)
         & ~_of_rows(el, marks.owner[mark], working)
+        & ((turn_ns == NOWHERE) | (turn_ns == following))
     )
     order = np.flatnonzero(ends)
     order = order[np.lexsort((pending.until_ns[order], mark[order]))]
@@ -298,7 +298,7 @@ def _within(
 def _before(pending: _Pending, silence: _Silences, row: I64, at: I64) -> tuple[I64, I64]:
     """Return which of the pending ones were waited for in a silence before their row ended, and in which.
 
-    ``row`` and ``at``: those that are known to have ended a silence, and which. Of the other silences that are waits
+    ``row`` and ``at``: those whose silence is known already, and these silences. Of the other silences that are waits
     and, in a recording that tells none, of other long ones, each waited for the first that was asked for and whose row
     ended up to 2 ms later (of a long wait, at any time later).
     """
@@ -346,6 +346,16 @@ def _in_turn(pending: _Pending, told_ns: I64) -> tuple[I64, I64]:
     turn = before[group] + np.arange(len(asked)) - first[group]
     even = (asked[first] - before == places)[group]
     return row[turn[even]], told_ns[even]
+
+
+def _at_turns(marks: EulerTour, pending: _Pending, silence: _Silences, row: I64, until_ns: I64) -> _Stretches:
+    """Return the waits for collectives until their turns, of no length where the row had ended before the silence."""
+    span = np.searchsorted(silence.end_ns, until_ns)
+    from_ns = np.append(silence.start_ns, 0)[span]
+    silent = (np.append(silence.end_ns, NOWHERE)[span] == until_ns) & (pending.until_ns[row] > from_ns)
+    from_ns = np.where(silent, np.maximum(from_ns, pending.from_ns[row]), until_ns)
+    owner = marks.owner[marks.behind(until_ns, before=True)]
+    return _Stretches(owner, from_ns, until_ns, row, np.zeros_like(row))
 
 
 def _inside(pending: _Pending, silence: _Silences) -> tuple[I64, I64]:
