@@ -157,17 +157,21 @@ def host_comm_waits(
     pending = _pending(linked, comm, begun, marks)
     strange = _strange(linked, comm, begun, el, marks.axis)
     silence = _silences(linked, el, marks, slept, np.append(pending.from_ns, strange.start_ns))
-    reduced = _reduced(linked, el, marks.axis)
+    reduced, learned = _reduced(linked, el, marks.axis), 0
     if not len(reduced) and not silence.recorded.any():
         reduced = _going_on(linked, el, marks.axis, pending, silence)
+        learned = len(reduced)  # all of them are first after the waits of their turns, which those of DDP need not be
     silence = replace(silence, waits=silence.recorded | np.isin(silence.end_ns, reduced))
     turn, turn_ns = _in_turn(pending, np.union1d(reduced, _ends_of_waits(linked, el, marks.axis)))
-    within = _within(linked, el, marks, pending, reduced, silence, spread(len(pending.comm), turn, turn_ns))
+    own_ns = spread(len(pending.comm), turn[:learned], turn_ns[:learned])
+    within = _within(linked, el, marks, pending, reduced, silence, own_ns)
     at = holding(silence, within.until_ns - 1)
     sure = ~pending.elsewhere[within.pending]
     sure |= (within.until_ns - within.from_ns >= ASLEEP_NS) & (within.after_ns <= ASLEEP_NS)
-    taken = np.append(at[sure], np.flatnonzero(np.isin(silence.end_ns, turn_ns)))
-    row, span = _before(pending, silence, np.append(within.pending[sure], turn), taken)
+    of_turns = np.flatnonzero(np.isin(silence.end_ns, own_ns))
+    row, span = _before(
+        pending, silence, np.append(within.pending[sure], turn[:learned]), np.append(at[sure], of_turns)
+    )
     own, inside = _inside(pending, silence)
     row, span = np.append(row, own), np.append(span, inside)
     until_ns = silence.end_ns[span]
@@ -179,8 +183,8 @@ def host_comm_waits(
         np.zeros_like(row),
     )
     found = concat(take(within, ~np.isin(within.pending, row) & ~np.isin(at, span)), before)
-    left = ~np.isin(turn, within.pending)
-    found = concat(found, _at_turns(marks, pending, silence, turn[left], turn_ns[left]))
+    left = ~np.isin(turn, found.pending) & ~np.isin(turn_ns, found.until_ns + found.after_ns)
+    found = concat(found, _at_turns(marks, pending, silence.end_ns[of_turns], turn[left], turn_ns[left]))
     pending.until_ns[found.pending] = np.minimum(pending.until_ns[found.pending], found.until_ns)
     ended_ns = linked.trace.host.end_ns.copy()
     ended_ns[comm.host_row[pending.comm]] = marks.axis.time_ns(pending.until_ns)
@@ -348,14 +352,13 @@ def _in_turn(pending: _Pending, told_ns: I64) -> tuple[I64, I64]:
     return row[turn[even]], told_ns[even]
 
 
-def _at_turns(marks: EulerTour, pending: _Pending, silence: _Silences, row: I64, until_ns: I64) -> _Stretches:
-    """Return the waits for collectives until their turns, of no length where the row had ended before the silence."""
-    span = np.searchsorted(silence.end_ns, until_ns)
-    from_ns = np.append(silence.start_ns, 0)[span]
-    silent = (np.append(silence.end_ns, NOWHERE)[span] == until_ns) & (pending.until_ns[row] > from_ns)
-    from_ns = np.where(silent, np.maximum(from_ns, pending.from_ns[row]), until_ns)
-    owner = marks.owner[marks.behind(until_ns, before=True)]
-    return _Stretches(owner, from_ns, until_ns, row, np.zeros_like(row))
+def _at_turns(marks: EulerTour, pending: _Pending, silent_ns: I64, row: I64, until_ns: I64) -> _Stretches:
+    """Return the waits for collectives until their turns: of no length where no silence ends (``silent_ns``), or the
+    row had ended before it."""
+    mark = marks.behind(until_ns, before=True)
+    silent = np.isin(until_ns, silent_ns) & (pending.until_ns[row] > marks.at_ns[mark])
+    from_ns = np.where(silent, np.maximum(marks.at_ns[mark], pending.from_ns[row]), until_ns)
+    return _Stretches(marks.owner[mark], from_ns, until_ns, row, np.zeros_like(row))
 
 
 def _inside(pending: _Pending, silence: _Silences) -> tuple[I64, I64]:
