@@ -20,6 +20,7 @@ _PATH: Final = 76  # characters of a path, where it is not printed in full
 _END: Final = 34  # of its first and of its last name
 NOTE: Final = "note: "  # begins warnings that change no figure
 IDLE_GPU: Final = "idle GPU stream"  # device delays: launched, not begun, and nothing explains why
+IDLE_COMM: Final = "late communication"  # the same of communication on the host
 IDLE_HOST: Final = "idle host thread"  # host gaps: nothing was recorded between ops
 _SHARE_WORDS: Final = {
     **dict.fromkeys(("idle", "gap", "delay"), "unexplained"),
@@ -147,8 +148,13 @@ def path_words(parts: Mapping[str, float], whole: float, gap_share: float, delay
     """
     unexplained = share_word("idle")
     told = f"{unexplained} {percent(parts.get(unexplained, 0), whole)}"
-    inside = shares_words({IDLE_GPU: delay_share, IDLE_HOST: gap_share}, 1)
+    inside = shares_words({began_late(parts): delay_share, IDLE_HOST: gap_share}, 1)
     return shares_words(parts, whole).replace(told, f"{told} ({inside})" if inside else told)
+
+
+def began_late(parts: Mapping[str, float]) -> str:
+    """Return what began late on a path: where nothing of a GPU is on it, communication on the host."""
+    return IDLE_GPU if parts.get("compute") or parts.get("copy") else IDLE_COMM
 
 
 def shares_words(parts: Mapping[str, float], whole: float, most: int | None = None) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
@@ -18,9 +19,10 @@ from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import aside, pauses, stragglers, uneven
 from graphlink.graph_model import NodeType
 from graphlink.patterns import LAYOUT, UserPattern, escaped
-from graphlink.records import counted, ms
+from graphlink.records import counted, ms, percent, shares_words
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
-from graphlink.replay.workload import Work, names_found
+from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.spans import overlap_ns, union
 
 _OVERLAP: Final = (
     "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look at "
@@ -30,8 +32,50 @@ _MESSAGES: Final = (
     "begin to send and to receive before the result is needed (isend, irecv), send less (bf16); with all ranks linked "
     "look at graphlink critical-path DIR --across"
 )
+_OF_COPIES: Final = (  # what names of copies say of their memory, in words, and what to do; the first that a name fits
+    ("Pageable", "from or to pageable memory", "pinned memory (pin_memory=True) and non_blocking=True"),
+    (r"PtoP|Peer", "between GPUs", "begin copies between GPUs earlier, on a stream of their own"),
+    (
+        r"(?i)DtoD|device ?to ?device",
+        "within a GPU",
+        "fuse copies within a GPU with the kernels around them (torch.compile), and leave out those that are not "
+        "needed (contiguous(), clone(), cat)",
+    ),
+    (
+        "Pinned",
+        "from or to pinned memory",
+        "the memory is pinned already: begin copies earlier, on a stream of their own, beside kernels; copy less, in "
+        "fewer and larger pieces",
+    ),
+    (
+        "",
+        "of memory of which the recording does not tell whether it is pinned",
+        "pin the host's memory (pin_memory=True) and copy with non_blocking=True, if that is not so yet; else a stream "
+        "of their own, beside kernels",
+    ),
+)
+_SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
+_PARTS: Final = {
+    "schedule": "the schedule itself",
+    "imbalance": "unequal stages",
+    "communication": "transfers",
+    "rest": "all else",
+}
+_OF_STAGES: Final = {  # what to do by the part of idle time that is largest, and by its cause where no theory tells it
+    "schedule": "more microbatches, another schedule",
+    "imbalance": "equal stages: layers of those that take longest to others",
+    "communication": "begin to send and to receive earlier, send less (bf16)",
+    "exposed_communication": "begin to send and to receive earlier, send less (bf16)",
+    "dependency_stall": "make the stages that others wait for quicker, and as quick each time (their host, other "
+    "processes on their cores)",
+    "straggler_wait": "let the rank that arrives last arrive on time",
+    "launch_starved": "less Python between microbatches, larger microbatches",
+    "host_sync": "no synchronisation between microbatches",
+    "data_loading": "load data ahead",
+    "memory_management": "keep sizes equal, so that nothing is allocated",
+}
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
-_MOST: Final = 0.9  # of the time of such kernels, in copies
+_MOST: Final = 0.9  # of the time of such kernels, in copies; of that of copies, in kinds that are worth a change
 _JOINED: Final = (2, 4, 8)  # buckets in one, that are tried
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
@@ -53,13 +97,15 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
     devices = [one for rank in ranks_of(run) for one in rank.gpu]
     of_comm = run.work.per_file(lambda file: file.type)[run.work.work == Work.COMM]
     messages = np.isin(of_comm, (NodeType.COMM_SEND, NodeType.COMM_RECV)).sum()
-    sorts: tuple[tuple[Kind, Work, str, int, int, str], ...] = (
+    of_copies, todo = _copied(run.work)
+    sorts: tuple[tuple[Kind, Work, str, int, int, str, str], ...] = (
         (
             "exposed_communication",
             Work.COMM,
             "communication that no computation hides",
             sum(one.exposed_comm_ns for one in devices),
             sum(one.comm_ns for one in devices),
+            "",
             _MESSAGES if 2 * messages > len(of_comm) else _OVERLAP,
         ),
         (
@@ -68,24 +114,68 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
             "copies that nothing hides",
             sum(one.exposed_copy_ns for one in devices),
             sum(one.copy_ns for one in devices),
-            "pinned memory and non_blocking=True, a stream of their own, fewer and larger copies",
+            of_copies,
+            todo,
         ),
     )
-    for kind, sort, what, exposed_ns, whole_ns, todo in sorts:
+    for kind, sort, what, exposed_ns, whole_ns, which, todo in sorts:
         mine = run.work.work == sort
-        if mine.any():
-            on_host = f"{ms(int(run.work.cost_ns[mine].sum()))} ms on the host (gloo), all ranks added up"
+        if mine.any() and todo:
             yield Candidate(
                 Advice(
                     kind=kind,
                     what=what,
-                    evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed" if whole_ns else on_host,
+                    evidence=f"{ms(exposed_ns)} ms of {ms(whole_ns)} ms are exposed{which}"
+                    if whole_ns
+                    else _on_host(run),
                     todo=todo,
                     supposed="if all of it took no time; a real change saves less",
                 ),
                 scaled((sort, "", 0)),
                 "communication" if sort == Work.COMM else "",
             )
+
+
+def _on_host(run: Outputs) -> str:
+    """Return what communication took that no device runs, all ranks together: where they are matched, waiting apart."""
+    whole = run.summary.run
+    if (
+        whole is None
+        or len(run.ranks) < len(run.summary.ranks)
+        or not (meetings := [one for group in whole.groups for one in group.collectives])
+    ):
+        return f"{ms(int(run.work.cost_ns[run.work.work == Work.COMM].sum()))} ms on the host (gloo), with its waiting"
+    waited, moved = (ms(sum(getattr(one, name) for one in meetings)) for name in ("wait_ns", "transfer_ns"))
+    return (
+        f"on the host (gloo) ranks waited {waited} ms for others, and transfers took {moved} ms: all ranks added up, "
+        "also where other work went on meanwhile"
+    )
+
+
+def _copied(work: Workload) -> tuple[str, str]:
+    """Return of which memory copies are, by how long each sort is exposed (of those that are hidden, takes), and what
+    to do about the sorts that take most; "" where nothing was copied, but memory set. O(n log n) in nodes."""
+    sets, begin_ns = names_found(work, _SETS), work.column("start_ns")
+    copies = np.flatnonzero((work.work == Work.COPY) & ~sets)
+    if not len(copies):
+        return "", ""
+    end_ns = begin_ns + work.column("duration_ns")
+    _, device = np.unique(np.stack([work.member, work.column("device")]), axis=1, return_inverse=True)
+    shift_ns = device.ravel() * (int(end_ns.max()) + 1)  # one device behind the other
+    busy = np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets
+    start_ns, until_ns = (ns[copies] + shift_ns[copies] for ns in (begin_ns, end_ns))
+    hidden = overlap_ns(union((begin_ns + shift_ns)[busy], (end_ns + shift_ns)[busy]), start_ns, until_ns)
+    exposed_ns = until_ns - start_ns - (hidden if (hidden < until_ns - start_ns).any() else 0)
+    left, spent, todo = np.ones(len(copies), np.bool_), Counter[str](), dict[str, str]()
+    for pattern, what, to_do in _OF_COPIES:
+        mine = left & names_found(work, re.compile(pattern))[copies]
+        left &= ~mine
+        spent[what], todo[what] = int(exposed_ns[mine].sum()), to_do
+    before_ns = np.cumsum([0, *(ns for _, ns in spent.most_common())])
+    most = [
+        todo[what] for (what, _), ns in zip(spent.most_common(), before_ns, strict=False) if ns < _MOST * spent.total()
+    ]
+    return f": {shares_words(spent, spent.total())}", "; ".join(most)
 
 
 def _buckets(run: Outputs) -> Iterator[Candidate]:
@@ -114,16 +204,25 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
     pipeline = getattr(run.summary, "pipeline", None)
     if not pipeline or pipeline.stages < 2:
         return
-    lost_ns = sum(pipeline.causes_ns.values())
-    most = max(pipeline.causes_ns, key=pipeline.causes_ns.__getitem__, default="")
+    causes, theory = pipeline.causes_ns, pipeline.theory
+    most = f"the largest cause is {max(causes, key=causes.__getitem__, default='')}"
+    parts = {} if theory is UNSET else asdict(theory.parts_ns)
+    whole_ns = parts.pop("measured", 0)
+    part = max(parts, key=parts.__getitem__, default="schedule")
+    cause = max(causes.keys() & _OF_STAGES.keys(), key=causes.__getitem__, default="") if part == "rest" else part
+    named = {_PARTS[name]: ns for name, ns in parts.items()}
+    told = f"; its parts: {shares_words(named, whole_ns)} (graphlink bubbles DIR)" * bool(parts)
+    share = percent(parts.get("schedule", 0), whole_ns)
     yield Candidate(
         Advice(
             kind="pipeline_bubble",
             what="stages of the pipeline stand idle",
-            evidence=f"{ms(lost_ns)} ms in {counted(pipeline.stages, 'stage')}, most of it {most}",
-            todo="more microbatches, another schedule, equal stages",
+            evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')}, {most}{told}",
+            todo=_OF_STAGES.get(cause, _OF_STAGES["schedule"]),
             why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
-            "simulates one",
+            "simulates one"
+            if part == "schedule"
+            else f"no replay changes that alone; another schedule could save only its own part, {share} of that time",
         ),
         None,
     )

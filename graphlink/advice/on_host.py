@@ -18,7 +18,7 @@ from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE
-from graphlink.patterns import ALLOCATOR, LAYOUT, LOADER, UserPattern, escaped
+from graphlink.patterns import ALLOCATOR, COPY, LAYOUT, LOADER, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
@@ -32,6 +32,7 @@ MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
 _QUICKER: Final = "a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from"
 _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
+_ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
@@ -39,8 +40,7 @@ _READ: Final = re.compile(r"DtoH|[Dd]evice -> (?:Pageable|Pinned|Host)")
 MOST_WORKERS: Final = 16  # that are advised
 _ON_DEVICE: Final = (
     "the GPU",
-    "no .item(), .cpu(), print or nonzero of device tensors in the step; copies with pinned memory and "
-    "non_blocking=True",
+    "no .item(), .cpu(), print or nonzero of device tensors in the step",
 )
 _ON_SENDERS: Final = (
     "the rank that sends",
@@ -60,7 +60,8 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
         return
     idle_ns = idle_ns_of(run, "data_loading")
     idle = f"; GPUs were idle for {ms(idle_ns)} ms meanwhile{run.recorded}" if idle_ns else ""
-    what, more = "the run waits for its data", "prefetch_factor, pin_memory=True; decode and augment before the run"
+    pin = ", pin_memory=True" * any("HtoD" in name and "Pinned" not in name for name in names)
+    what, more = "the run waits for its data", f"prefetch_factor{pin}; decode and augment before the run"
     workers, making_ns = _workers(run.work)
     if workers:
         yield Candidate(
@@ -177,6 +178,7 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
         if own_ns[name]
         for change in scaled((Work.HOST, f"^{escaped(name)}$", 0)).time
     ]
+    kept_ns = spent.total() - sum(spent[name] for name in own_ns)
     waits = {name for wait in sync_waits(run.work) for name in wait.names if ALLOCATOR.fullmatch(name)}
     yield Candidate(
         Advice(
@@ -185,7 +187,8 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
             evidence=f"{', '.join(f'{count:,} {name}' for name, count in calls.most_common())}: "
             f"{ms(spent.total())} ms of the host; GPUs were idle for {ms(idle_ns)} ms for it{run.recorded}",
             todo="keep sizes equal, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the step",
-            supposed="if these calls took no time",
+            supposed="if these calls took no time"
+            + f"; {ms(kept_ns)} ms of them came once, or outside ops, and are not counted" * bool(kept_ns),
             why_not="" if changes else "the calls come once, or are not recorded by op",
         ),
         Changes(tuple(changes), tuple(WaitChange(which=name, remove=True) for name in sorted(waits)))
@@ -227,6 +230,9 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         whom, todo = _ON_DEVICE if on_device[op] else _ON_SENDERS if receiving else _ON_RANKS
         often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause = shortened(causes[op].most_common(1)[0][0])
+        todo += "; copies with pinned memory and non_blocking=True" * bool(
+            on_device[op] and "Pinned" not in cause and (any(map(COPY.fullmatch, calls[op])) or "Pageable" in cause)
+        )
         yield Candidate(
             Advice(
                 kind="blocking_sync",
@@ -235,7 +241,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 + _sent(senders[op]) * receiving,
                 todo=todo,
                 supposed="if the host did not wait there"
-                + ("" if on_device[op] else ", the most that it can be, as what comes is needed"),
+                + ("" if on_device[op] else "; a real change saves less, as the host needs what it waits for"),
                 why_not="what is sent is needed: only the rank that sends can end the wait sooner" * receiving,
             ),
             None if receiving else _without(run.work, op),
@@ -274,12 +280,13 @@ def once(run: Outputs) -> Iterator[Candidate]:
             what=f"{shortened(most.once[0].name)} took long {'once' if in_steps else 'in one piece'}"
             + f" on rank {most.rank}" * (len(run.ranks) > 1),
             evidence=once_words(most) + others,
-            todo="warm up before the recording begins (graphlink.capture leaves out the first steps), or link "
-            "later steps alone (graphlink link --step). Once comes the start of CUDA, loading a library, an algorithm "
-            "that is chosen (torch.backends.cudnn.benchmark), a thread that waits for a core",
+            todo="warm up before the recording begins (graphlink.capture leaves out the first steps)"
+            + ", or link later steps alone (graphlink link --step)" * in_steps
+            + f". Such things happen once: {_ONCE_ON_GPU * any(rank.gpu for rank in some)}a library is loaded, memory "
+            "is used for the first time, a thread waits for a core",
             why_not="most of this time came once, and not in each step"
             if in_steps
-            else "whether it comes in each step is not known: fewer than two are recorded",
+            else "whether it comes in each step is not known: fewer than two steps are marked",
         ),
         None,
     )

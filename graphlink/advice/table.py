@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
 from graphlink.records import Table, counted, ms
-from graphlink.replay.band import band_head, band_words
+from graphlink.replay.band import BOUND, band_head, band_words
 
 
 def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
@@ -40,8 +40,9 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
     for best in shown[:1]:
         name = "what to do" if best.gain_ns is None else "saves most" if saves_most(best, shown) else "saves"
+        at_most = "at most " * (best.band is not None and best.band.why == BOUND)
         rows = [
-            (name, f"{gain_words(best, ' of the critical path')}{best.what}"),
+            (name, f"{at_most}{gain_words(best, ' of the critical path')}{best.what}"),
             ("do", best.todo),
             ("gain", best.supposed),
             ("sure", _band(best, report.path_ns)),

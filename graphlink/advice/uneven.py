@@ -277,14 +277,15 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
         return
     rank = whole.straggler.rank
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
-    look = "idle" if any(one.gpu for one in ranks_of(run)) else "critical-path"
+    on_gpu = any(one.gpu for one in ranks_of(run))
+    look, clock = ("idle", "GPU clock, ") if on_gpu else ("critical-path", "")
     changes, why = _slower(run.work, rank)
     yield Candidate(
         Advice(
             kind="straggler",
             what=f"make rank {rank} arrive on time",
             evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication{why}",
-            todo=f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, GPU clock, share of work",
+            todo=f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, {clock}share of work",
             supposed="if that took as long as on the other ranks",
             why_not="" if changes.any else "its own work takes no longer than that of the others",
         ),

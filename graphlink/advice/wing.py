@@ -44,7 +44,8 @@ class _Advice(Wing):
         if not folder or not nodes:
             return ()
         if nodes > MOST_NODES:
-            return ["", Table([("what to do", f"graphlink advice {shlex.quote(folder)}")])]
+            why = f"not computed for this screen: to replay {nodes:,} nodes takes more than a second"
+            return ["", Table([("saves most", why), ("do", f"graphlink advice {shlex.quote(folder)}")])]
         try:
             return first_lines(Run(Path(folder)).advice(), folder)
         except GraphlinkError:  # graphlink advice says why

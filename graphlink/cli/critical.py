@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from graphlink.replay.across import AcrossFamily, CriticalAcross, across, share_
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.path_words import family_words, gap_ns, sentences, share_rows, stretches
 from graphlink.replay.whatif import told_ranks
+from graphlink.report.summary import NAME as SUMMARY
+from graphlink.report.summary import load as load_summary
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
@@ -43,7 +45,9 @@ def critical_options(parser: argparse.ArgumentParser) -> None:
         help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that "
         "arrived late",
     )
-    parser.add_argument("--rank", type=count, metavar="R", help="which rank (default: the one with the longest path)")
+    parser.add_argument(
+        "--rank", type=count, metavar="R", help="which rank (default: the one with most of the path over all ranks)"
+    )
     parser.add_argument(
         "--top", type=count, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)"
     )
@@ -74,7 +78,7 @@ def critical(arguments: argparse.Namespace) -> int:
 
 
 def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
-    files, chosen, others = rank_files(folder, "critical_path", None), arguments.rank, list[str]()
+    files, chosen, first, others = rank_files(folder, "critical_path", None), arguments.rank, list[str](), list[str]()
     if chosen is None:
         chosen = next(iter(files))
     elif chosen not in files:
@@ -82,14 +86,25 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
         raise InputError(f"has no critical path of rank {chosen}: its ranks are {some}", path=folder)
     if arguments.rank is None and len(files) > 1:
         lengths = {rank: path.length_ns(file) for rank, file in files.items()}
-        chosen = max(lengths, key=lambda rank: lengths[rank])
+        over = {int(rank): ns for rank, ns in _path_over_ranks(folder).items() if int(rank) in files}
+        chosen = max(lengths, key=lambda rank: (over.get(rank, 0), lengths[rank]))
+        if sum(over.values()):
+            part = percent(over[chosen], sum(over.values()))
+            words = f"Rank {chosen} decides more than others when the run ends"
+            first = [f"{words}: {part} of the path over all ranks is on it.", ""]
         others = [
             "",
             "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses",
             "Each path is of a rank alone, with its waits for others; --across shows what delayed all of them.",
         ]
     file = path.load(files[chosen])
-    tell(arguments.json, file, lambda: [*report(file, arguments.top), *others])
+    tell(arguments.json, file, lambda: [*first, *report(file, arguments.top), *others])
+
+
+def _path_over_ranks(folder: Path) -> Mapping[str, int]:
+    """Return what of the critical path over ranks runs on each; nothing where no summary tells."""
+    run = load_summary(folder / SUMMARY).run if (folder / SUMMARY).exists() else None
+    return run.replay.path_rank_ns if run and run.replay else {}
 
 
 def report(file: PathFile, top: int) -> list[str | Table]:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from graphlink.causes import MEANING
 from graphlink.gpu.table import idle_causes, replay_words
-from graphlink.records import percent, share_word, shares_words, time
+from graphlink.records import counted, percent, share_word, shares_words, time
 
 SPENT: Final = {  # field of a device -> how its time is spent, and what that means on a page
     "compute_ns": ("computing", "compute"),
@@ -37,7 +38,7 @@ class Figure(NamedTuple):
 Words = list[str | Figure]
 
 
-def _share_of(part: int, whole: int, means: str) -> Figure:
+def _share_of(part: float, whole: float, means: str) -> Figure:
     return Figure(percent(part, whole), part / whole if whole else 0.0, means)
 
 
@@ -172,8 +173,19 @@ def _of_host(summary: Any) -> Words:
     run = summary.run.replay if summary.run else None
     parts = run.path_share_ns if run else asdict(summary.ranks[0].critical_path.share_ns)
     shares = shares_words({share_word(share): ns for share, ns in parts.items()}, sum(parts.values()))
-    return [
-        "No work of a GPU was recorded",
-        f": the longest chain of work in the run is {shares}" if shares else "",
-        ".",
-    ]
+    told = _of_pipeline(getattr(summary, "pipeline", None))
+    chain = f"{'. The' if told else ': the'} longest chain of work in the run is {shares}" if shares else ""
+    return ["No work of a GPU was recorded", *told, chain, "."]
+
+
+def _of_pipeline(pipeline: Any) -> Words:
+    """Return for how much of its steps a pipeline works and stands idle, the larger first; nothing without one."""
+    idle = getattr(pipeline, "bubble_rate_makespan", UNSET)
+    if idle is UNSET:
+        return []
+    words: Words = [f". In its steps the {counted(pipeline.stages, 'rank')} of the pipeline "]
+    if idle < 1 / 2:
+        words += ["work ", _share_of(1 - idle, 1, "bubble"), " of the time and "]
+    words += ["stand idle ", _share_of(idle, 1, "bubble"), " of the time" * (idle >= 1 / 2)]
+    causes, whole_ns = Counter(pipeline.causes_ns).most_common(1), sum(pipeline.causes_ns.values())
+    return [*words, *(f"; the largest cause is {name} ({percent(ns, whole_ns)} of that)" for name, ns in causes)]

@@ -18,7 +18,7 @@ from graphlink.output_names import PATH_ACROSS
 from graphlink.page.found import Found
 from graphlink.page.parts import Cell, Folded, Part, Section, Segment, Sentence, Strip, StripCell, Table
 from graphlink.page.words import table
-from graphlink.records import IDLE_GPU, IDLE_HOST, counted, time
+from graphlink.records import IDLE_HOST, began_late, counted, time
 from graphlink.replay.across import AcrossFamily, CriticalAcross, Hop
 from graphlink.replay.path_words import Stretch, gap_ns, sentences, stretches
 from graphlink.spans import overlap_ns, union
@@ -228,7 +228,7 @@ def _shares(walk: _Walk) -> Table:
     """Return what the path is made of beside what each would gain: a share is no gain."""
     share_ns = walk.share_ns
     idle = share_ns.get(_IDLE, 0)
-    inside = {IDLE_GPU: idle - walk.gaps_ns, IDLE_HOST: walk.gaps_ns} if idle else {}
+    inside = {began_late(share_ns): idle - walk.gaps_ns, IDLE_HOST: walk.gaps_ns} if idle else {}
     every = [*share_ns.values(), *inside.values()]
     gains = [(walk.gain_ns or {}).get(share) for share in [*share_ns, *inside]]
     shown = [

@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.causes import Reasons
 from graphlink.figures import figure
 from graphlink.model import I32, I64, U8, CommOps
-from graphlink.records import Short, Table, ms
+from graphlink.records import Short, Table, counted, ms
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.wings import Field
 
@@ -307,9 +307,16 @@ class Pipeline(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 def shape(pipeline: Pipeline) -> str:
     """Describe schedule and size in words."""
-    counts = ((pipeline.stages, "stage"), (pipeline.microbatches, "microbatch"), (pipeline.chunks, "chunk"))
-    sized = ", ".join(f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('ch') else 's'}" for n, word in counts)
-    return f"{'schedule unknown' if pipeline.schedule == 'unknown' else pipeline.schedule}: {sized}"
+    named = "schedule unknown" if pipeline.schedule == "unknown" else pipeline.schedule
+    return f"{named}: {sized(pipeline.stages, pipeline.microbatches, pipeline.chunks)}"
+
+
+def sized(ranks: int, microbatches: int, chunks: int) -> str:
+    """Return the size of a pipeline in words: its stages; of ranks with several, which are their chunks, its ranks."""
+    sized = f"{microbatches:,} microbatch{'es' * (microbatches != 1)}"
+    if chunks > 1:
+        return f"{counted(ranks, 'rank')} with {chunks:,} stages each, {sized}"
+    return f"{counted(ranks, 'stage')}, {sized}, {counted(chunks, 'chunk')}"
 
 
 def pipeline_table(pipeline: Pipeline) -> list[str | Table]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from graphlink.cli.arguments import between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import Table, first_few, joined, ms, plain, shortened
+from graphlink.tables import grouped
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry
@@ -128,6 +130,8 @@ def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
     """Compare what another schedule gives with what was measured, and if it was searched with 1F1B."""
     from msgspec import UNSET
 
+    from graphlink.pipeline.records import sized
+
     recorded, steps = file.pipeline, max(len(file.steps), 1)
     measured_ns = sum(s.end_ns - s.start_ns for s in file.steps) / steps
     computed_ns = offer.makespan_ns
@@ -137,7 +141,7 @@ def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
     ]
     rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATED]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
-    size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
+    size = sized(offer.stages, offer.microbatches, offer.chunks)
     lines: list[str | Table] = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
     lines += [f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows]
     lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
@@ -219,28 +223,42 @@ def _head(file: Bubbles) -> list[str]:
     lines.append(f"  {numbered}, makespan {spans or '-'} ms; communication is not work, the optimizer is outside")
     for name in FORMULAS:
         rate = getattr(definition, name)
-        lines.append(f"  {name:<20}  {_rate(rate.value)}  {rate.formula}")
+        formula = rate.formula if pipeline.chunks == 1 else re.sub(r"(all |\()stages\b", r"\1ranks", rate.formula)
+        lines.append(f"  {name:<20}  {_rate(rate.value)}  {formula}")
     return lines
 
 
 def _stages(file: Bubbles) -> list[str]:
-    """Return a row per rank: work, idle, and each cause that took any time, ``unknown`` always."""
+    """Return a row per rank, with its stages: work, idle, and each cause that took any time, ``unknown`` always."""
     causes = [c for c in file.pipeline.causes_ns if c == "unknown" or file.pipeline.causes_ns[c]]
     wide = {c: max(len(c), len(ms(file.pipeline.causes_ns[c]))) for c in causes}
+    stages = _numbers(file)
     lines = [
-        "idle time by stage, ms",
+        f"idle time by {'stage' if file.pipeline.chunks == 1 else 'rank'}, ms",
         f"  {'rank':>5} {'stage':>5}  {'work':>12}  {'idle':>12} {'share':>7}  "
         + "  ".join(f"{c:>{wide[c]}}" for c in causes),
     ]
     for entry in file.stages:
         shown = {str(name): ms(ns) for name, ns in entry.idle_ns.items()}
         cells = "  ".join(f"{shown.get(c, '-'):>{wide[c]}}" for c in causes)
-        lines.append(f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, entry.lost_ns)}  {cells}".rstrip())
+        lines.append(
+            f"  {entry.rank:>5} {stages[entry.rank]:>5}  {_idle(entry.work_ns, entry.lost_ns)}  {cells}".rstrip()
+        )
     idle = sum(file.pipeline.causes_ns.values())
     work = sum(entry.work_ns for entry in file.stages)
     whole = "  ".join(f"{ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
     parts = "  ".join(f"{_percent(file.pipeline.causes_ns[c], idle):>{wide[c]}}" for c in causes)
     return [*lines, f"  {'all':>11}  {_idle(work, idle)}  {whole}", f"  {'of the idle time':<49}{parts}"]
+
+
+def _numbers(file: Bubbles) -> dict[int, str]:
+    """Return the numbers of the stages of each rank, as evidence has them: one, or one for each chunk."""
+    from msgspec import UNSET
+
+    if file.pipeline.chunks == 1:
+        return {entry.rank: str(entry.stage) for entry in file.stages}
+    each = grouped((one.rank, one.stage) for one in file.ranges if one.stage is not UNSET)
+    return {entry.rank: first_few(sorted({*each.get(entry.rank, ())}), 3) for entry in file.stages}
 
 
 def _idle(work_ns: int, idle_ns: int) -> str:
@@ -253,7 +271,7 @@ def _longest(file: Bubbles, top: int) -> list[str]:
     inside = [e for e in file.idle if e.cause != "optimizer_sync"]
     if not inside:
         return ["no idle intervals"]
-    starts = {s.number: s for s in file.steps}
+    starts, stages = {s.number: s for s in file.steps}, _numbers(file)
     order = sorted(inside, key=lambda e: (e.start_ns - e.end_ns, e.start_ns, e.rank))[:top]
     lines = [
         f"longest idle intervals ({len(order)} of {len(inside):,})",
@@ -265,7 +283,7 @@ def _longest(file: Bubbles, top: int) -> list[str]:
         step = None if e.step is UNSET else starts.get(e.step)
         share = _percent(e.end_ns - e.start_ns, step.end_ns - step.start_ns) if step else "-"
         since = ms(e.start_ns - step.start_ns) if step else "-"
-        place = f"{e.rank:>5} {e.stage:>5} {'-' if e.step is UNSET else e.step:>5}"
+        place = f"{e.rank:>5} {stages.get(e.rank, str(e.stage)):>5} {'-' if e.step is UNSET else e.step:>5}"
         why = shortened(plain(e.evidence), _TEXT, 37)
         return f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {why}".rstrip()
 

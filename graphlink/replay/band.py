@@ -47,6 +47,7 @@ _MEASURED: Final = frozenset(
 )  # docs/fidelity.md, "Bands", as are the figures here
 _SELDOM: Final = {"network": "of 200 second runs with another bandwidth only about half were in the band of 90 %"}
 _TOO_WIDE: Final = "steps differ, or time is unexplained, by as much as the run would take"
+BOUND: Final = "a bound, no prediction: nothing makes it take no time"
 _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
 
 
@@ -170,7 +171,7 @@ def unmeasured(changes: Changes) -> str:
     if kinds:
         return f"how far second runs lie from such a prediction ({kinds[0].replace('_', ' ')}) was not measured"
     none = any(isinstance(change, TimeChange) and change.scale == 0 for change in changes.each())
-    return "a bound, no prediction: nothing makes it take no time" if none else ""
+    return BOUND if none else ""
 
 
 def step_ns(work: Workload, played: Played, records: Mapping[int, Recorded]) -> float | None:

@@ -13,7 +13,18 @@ from graphlink.figures import figure
 from graphlink.graph.families import family_of
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
-from graphlink.records import IDLE_GPU, IDLE_HOST, before_what, counted, ms, percent, share_word, shortened
+from graphlink.records import (
+    IDLE_COMM,
+    IDLE_GPU,
+    IDLE_HOST,
+    before_what,
+    began_late,
+    counted,
+    ms,
+    percent,
+    share_word,
+    shortened,
+)
 from graphlink.replay.across import AcrossFamily, CriticalAcross
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME
 from graphlink.tables import numbered_texts, sums
@@ -79,14 +90,19 @@ def share_rows(
 
     Of the unexplained share the two parts follow: ``host_gap_ns`` on the host, the rest on the device.
     """
+    late = began_late(share)
     for name, ns in share.items():
+        if late != IDLE_GPU and name in ("compute", "copy") and not (gain and gain[name]):
+            continue  # no GPU, or none that holds up anything
         gained = () if gain is None else (f"{ms(gain[name])} ms", percent(gain[name], path_ns))
         yield share_word(name), f"{ms(ns)} ms", percent(ns, path_ns), *gained
     if share["idle"]:
         for part, ns in (
-            (f"{IDLE_GPU} (device delays)", share["idle"] - host_gap_ns),
+            (f"{late} ({'device' if late == IDLE_GPU else 'start'} delays)", share["idle"] - host_gap_ns),
             (f"{IDLE_HOST} (host gaps)", host_gap_ns),
         ):
+            if not ns and part.startswith(IDLE_COMM):
+                continue
             yield f"  {part}", f"{ms(ns)} ms", percent(ns, path_ns)
 
 

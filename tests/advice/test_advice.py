@@ -13,18 +13,22 @@ import pytest
 
 import graphlink
 from graphlink.advice.advise import advised, change_of
+from graphlink.advice.kinds import candidates
 from graphlink.advice.outputs import Outputs
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.advice.table import advice_table, first_lines
+from graphlink.advice.wing import WING
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
 from graphlink.logs.records import Figure, GpuLog, Logs, SmiLog
 from graphlink.operations.records import load as read_operations
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import PartsNs, Pipeline, Theory
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler
+from graphlink.replay.band import BOUND
 from graphlink.replay.folder import graph_files, load
+from graphlink.replay.records import Band
 from graphlink.replay.workload import workload
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
@@ -240,6 +244,43 @@ def test_what_has_no_gain_says_why_and_comes_last(tmp_path: Path) -> None:
     )
 
 
+def test_of_the_allocator_what_came_once_is_not_counted_and_said(tmp_path: Path) -> None:
+    """cudaMalloc takes 90 ms in the first op, which starts CUDA, and 1 ms in two others."""
+    calls = [
+        (name, Call(Api.OTHER, "cudaMalloc", ns * US)) for name, ns in (("aten::empty", 90_000), ("aten::zeros", 1_000))
+    ]
+    actions: list[Action] = op("aten::mm", Work(GEMM, 5 * US), 8)
+    for name, call in (*calls, calls[1]):
+        actions += [Begin(name, ns=5 * US), call, End(), *op("aten::mm", Work(GEMM, 5 * US), 8)]
+    told = {each.kind: each for each in report(Program((Thread("main", tuple(actions)),)), tmp_path).advice}
+    assert told["allocator"].gain_ns is not None and abs(told["allocator"].gain_ns - 2_000 * US) <= 20 * US
+    assert "92.000 ms of the host" in told["allocator"].evidence
+    assert told["allocator"].supposed.endswith("; 90.000 ms of them came once, or outside ops, and are not counted")
+    assert "--step" not in told["once"].todo, "no steps are marked"
+    assert "CUDA starts" in told["once"].todo
+
+
+def test_the_first_screen_of_a_large_run_says_why_it_has_no_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none"))
+    nodes = made.summary.ranks[0].graph_nodes
+    monkeypatch.setattr("graphlink.advice.wing.MOST_NODES", nodes - 1)
+    text = "\n".join(map(str, WING.first(made.summary, "a b")))
+    assert f"to replay {nodes:,} nodes takes more than a second" in text and "graphlink advice 'a b'" in text
+
+
+def test_a_bound_is_said_to_be_the_most_that_is_saved() -> None:
+    band = Band(level_pct=90, steps=2, unexplained_ns=[], latency_ns=[], why=BOUND)
+    told = Advice(
+        kind="copies", what="what", evidence="", todo="this", gain_ns=9, gain_pct=30.0, band=band, command="that"
+    )
+    report = AdviceReport(ranks=[0], machine="ideal", replayed_ns=30, path_ns=30, advice=[told], notes=[])
+    assert "'at most 0.000 ms (30.0 %" in str(first_lines(report, "DIR")[1])
+    report = msgspec.structs.replace(report, advice=[msgspec.structs.replace(told, band=None)])
+    assert "at most" not in str(first_lines(report, "DIR")[1])
+
+
 def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
     told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=5, path_ns=5, advice=[], notes=[])
     assert advice_table(told, 8)[-1] == "no change was found that would save time"
@@ -249,7 +290,12 @@ def test_a_run_of_which_nothing_would_help_says_so(tmp_path: Path) -> None:
 def test_of_rocm_nothing_is_to_do_with_tools_of_cuda(tmp_path: Path) -> None:
     recording = TRACES / "rocm" / "mi300_resnet_rank0of8.json.gz"
     folder = graphlink.link(recording, out=tmp_path / "out", options=graphlink.Options(timeline="none"))
-    todo = {one.kind: one.todo for one in folder.advice().advice}
+    told = folder.advice().advice
+    todo = {one.kind: one.todo for one in told}
+    (copies,) = [one for one in told if one.kind == "copies"]
+    assert "pinned" not in copies.todo and copies.evidence.endswith(": within a GPU 100.0 %"), (
+        "all copies are on the GPU"
+    )
     assert "rocm-smi" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
 
 
@@ -371,7 +417,7 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
     told = advised(Outputs(whole, (0, 1), work, {}), {1: [0, 1, 2]}, "out", whole=True)[0]
     why = {a.kind: a for a in told.advice if a.gain_ns is None}
     assert why["straggler"].evidence.startswith("last in 3 of 4") and "--rank 1" in why["straggler"].todo
-    assert why["pipeline_bubble"].evidence == "4.000 ms in 2 stages, most of it warmup"
+    assert why["pipeline_bubble"].evidence == "4.000 ms on 2 ranks, the largest cause is warmup"
     assert why["memory"].evidence == "at most 30,000 of 81,920 MiB were in use (nvidia-smi)"
     assert told.machine == "coupled"
     nothing = msgspec.structs.replace(smi, gpus=[])
@@ -379,6 +425,58 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
     assert "memory" not in {
         a.kind for a in advised(Outputs(without, (0, 1), work, {}), {}, "out", whole=True)[0].advice
     }
+
+
+@pytest.mark.parametrize(
+    ("parts", "todo", "why_not"),
+    [
+        ((9, 1, 0, 2), "more microbatches, another schedule", "another schedule is another program"),
+        ((1, 9, 0, 2), "equal stages", "another schedule could save only its own part, 8.3 %"),
+        ((1, 2, 9, 0), "begin to send and to receive earlier", "its own part, 8.3 %"),
+        ((1, 0, 1, 10), "make the stages that others wait for quicker", "its own part, 8.3 %"),
+    ],
+)
+def test_a_schedule_is_advised_where_theory_says_that_it_loses_most(
+    tmp_path: Path, parts: tuple[int, ...], todo: str, why_not: str
+) -> None:
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    parts_ns = PartsNs(**dict(zip(PartsNs.__struct_fields__, (*parts, sum(parts)), strict=True)))
+    theory = Theory(parts_ns=parts_ns)
+    causes = {"warmup": 8, "dependency_stall": 3, "unknown": 1}
+    pipeline = Pipeline(stages=4, microbatches=8, chunks=2, schedule="interleaved-ZB", causes_ns=causes, theory=theory)
+    files = {0: read_et(tmp_path / "out" / "trace.0.et")}
+    run = Outputs(msgspec.structs.replace(one, pipeline=pipeline), (0,), workload(files), {})
+    (told,) = [each.advice for each in candidates(run) if each.advice.kind == "pipeline_bubble"]
+    assert told.todo.startswith(todo) and why_not in told.why_not
+    assert "on 4 ranks" in told.evidence and "the schedule itself" in told.evidence
+
+
+def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
+    """By the time in which nothing hides them, and not by how many there are, nor by how long they take."""
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    for name, words in (
+        ("Memcpy HtoD (Pageable -> Device)", "pinned memory (pin_memory=True) and non_blocking=True"),
+        ("Memcpy DtoH (Device -> Pinned)", "the memory is pinned already"),
+        ("Memcpy DtoD (Device -> Device)", "contiguous(), clone(), cat"),
+        ("CopyDeviceToDevice", "contiguous(), clone(), cat"),
+        ("Memcpy PtoP (Device -> Device)", "between GPUs"),
+        ("Memcpy HtoD (Host -> Device)", "if that is not so yet"),
+    ):
+        hidden = "Memcpy HtoD (Pinned -> Device)" if "Pinned" not in name else "Memcpy DtoD (Device -> Device)"
+        nodes = [
+            N(0, name="7", start_us=0),
+            N(1, GPU, us=90, name=GEMM, start_us=10, lane=7),
+            N(2, GPU, us=80, name=hidden, start_us=15, lane=8),
+            N(3, GPU, us=10, name=name, start_us=200, lane=8),
+            N(4, GPU, us=90, name="Memset (Device)", start_us=300, lane=8),
+        ]
+        (told,) = [
+            each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "copies"
+        ]
+        assert words in told.todo
+        assert told.evidence.endswith("100.0 %")
+    bare = hand([N(0, name="7"), N(1, GPU, us=90, name="Memset (Device)", start_us=10)])
+    assert "copies" not in {each.advice.kind for each in candidates(Outputs(one, (0,), bare, {}))}
 
 
 def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:

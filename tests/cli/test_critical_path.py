@@ -17,8 +17,8 @@ from graphlink.graph.families import family_of
 from graphlink.graph.fold import NAMES
 from graphlink.graph.path_file import load
 from graphlink.graph.read_et import read_et
-from graphlink.records import share_word, shortened
-from graphlink.replay.path_words import sentences
+from graphlink.records import path_words, share_word, shortened
+from graphlink.replay.path_words import sentences, share_rows
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]
@@ -96,6 +96,44 @@ def test_gains_say_what_replay_says_when_asked(graphlink: Run, out: Path) -> Non
         ran = graphlink("replay", out, "--rank", "0", *options)
         assert ran.status == 0, ran.err
         assert f" {gain / 1e6:,.3f} ms " in ran.out[ran.out.index("what if") :], options
+
+
+def test_of_many_ranks_it_opens_with_the_one_that_has_most_of_the_path_over_all(
+    graphlink: Run, out: Path, tmp_path: Path
+) -> None:
+    """Not with the one whose own path is longest, which may do nothing but wait."""
+    shutil.copytree(out, tmp_path / "out")
+    summary = json.loads((out / "summary.json").read_text())
+    for rank, other in ((0, 1), (1, 0)):
+        summary["run"]["replay"]["path_rank_ns"] = {str(rank): 30, str(other): 10}
+        (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
+        ran = graphlink("critical-path", tmp_path / "out", "--top", "1")
+        first, _, head, *_ = ran.out.splitlines()
+        words = "decides more than others when the run ends: 75.0 % of the path over all ranks is on it."
+        assert first == f"Rank {rank} {words}"
+        assert head.startswith(f"rank {rank}: critical path ")
+    (tmp_path / "out" / "summary.json").unlink()
+    lengths = {rank: load(out / f"critical_path.{rank}.json").length_ns for rank in (0, 1)}
+    longest = max(lengths, key=lambda rank: lengths[rank])
+    assert graphlink("critical-path", tmp_path / "out").out.startswith(f"rank {longest}: critical path ")
+
+
+def test_without_work_of_a_gpu_no_line_is_about_one() -> None:
+    none = {"host": 60, "compute": 0, "communication": 20, "copy": 0, "idle": 20}
+    names = [row[0] for row in share_rows(none, 100, 5, none)]
+    assert names == [
+        "host",
+        "communication",
+        "unexplained",
+        "  late communication (start delays)",
+        "  idle host thread (host gaps)",
+    ]
+    names = [row[0] for row in share_rows(none, 100, 20, none)]
+    assert names[-2:] == ["unexplained", "  idle host thread (host gaps)"]
+    assert "compute" in [row[0] for row in share_rows(none, 100, 5, {**none, "compute": 1})], "it gains something"
+    assert path_words({"host": 80, "unexplained": 20}, 100, 0.05, 0.15).endswith(
+        "(late communication 15.0 %, idle host thread 5.0 %)"
+    )
 
 
 def test_what_it_says_of_paths_that_gain_little_or_much(out: Path) -> None:

@@ -125,4 +125,17 @@ def test_without_gpus_the_path_is_told() -> None:
     told = said(none, none, run=SimpleNamespace(replay=path))
     path_says = "the longest chain of work in the run is host 90.0 %, communication 10.0 %"
     assert told == f"No work of a GPU was recorded: {path_says}."
+    causes = {"warmup": 20, "dependency_stall": 40}
+    for idle, words in (
+        (0.6, "stand idle 60.0 % of the time"),
+        (0.3, "work 70.0 % of the time and stand idle 30.0 %"),
+    ):
+        pipeline = SimpleNamespace(stages=4, bubble_rate_makespan=idle, causes_ns=causes)
+        run = SimpleNamespace(replay=path)
+        fact = main_fact(SimpleNamespace(ranks=[none], run=run, pipeline=pipeline))
+        assert "".join(word if isinstance(word, str) else word.text for word in fact) == (
+            f"No work of a GPU was recorded. In its steps the 4 ranks of the pipeline {words}; the largest cause is "
+            "dependency_stall (66.7 % of that). The longest chain of work in the run is host 90.0 %, communication "
+            "10.0 %."
+        )
     assert said() == ""
