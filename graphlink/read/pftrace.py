@@ -33,7 +33,6 @@ from graphlink.read.source import Source, open_source
 from graphlink.tables import lookup, successive
 
 _BATCH_BYTES: Final = 1 << 18
-_TEXT_BYTES: Final = 1 << 18
 _MAX_PACKET_BYTES: Final = 64 << 20  # the one with all names is the longest
 _CLOCKS: Final = (0, 6)  # of packets: that of the trace, and BOOTTIME, which is the same
 _FOUR_BYTES: Final = 0x80808080  # the upper bits of a length
@@ -73,7 +72,7 @@ def as_json(source: Source) -> Iterator[Source]:
 
 
 def _as_source(packets: Source, times: _Times) -> Source:
-    text = _TextFile(_texts(_Batches(packets, known=times.batches), times))
+    text = _TextFile(filter(None, _texts(_Batches(packets, known=times.batches), times)))
     return Source(packets.path, cast(BinaryIO, text), "pftrace", packets.file)
 
 
@@ -266,19 +265,18 @@ def _nested(when: I64, track: I64, begin: Bool) -> tuple[NDArray[np.intp], NDArr
 
 def _texts(batches: _Batches, times: _Times | None) -> Iterator[bytes]:
     """Yield a JSON trace. Without ``times`` slices have no length."""
-    rows, texts, size = Rows(), [], 0
+    rows, text = Rows(), ""
     lengths, ends_left = times.lengths() if times is not None else (None, 0)
     each = _values(lengths) if lengths is not None else repeat(0)
     try:
-        for row in (row for batch in batches for row in rows.of(batch.packets, each)):
-            texts.append(row)
-            size += len(row)
-            if size > _TEXT_BYTES:
-                yield rows.header() + "".join(texts).encode()
-                texts, size = [], 0
+        for batch in batches:
+            text += "".join(rows.of(batch.packets, each))
+            if text and rows.has_clock:
+                yield rows.header() + text.encode()
+                text = ""
     except DecodeError:
         raise batches.error("is damaged: arguments cannot be decoded") from None
-    yield rows.header() + "".join(texts).encode()
+    yield rows.header() + text.encode()
     if times is not None:
         yield from times.waits(rows)
         yield from repeat(b'{"ph":"E"},', ends_left)

@@ -150,7 +150,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._begun = False
-        self._has_clock = False
+        self.has_clock = False
         self._origin_ns = 0  # of the rows' times, on the clock of the packets
         self._base_ns = 0  # the same moment since 1970
         self._names: dict[int, str] = {}
@@ -172,24 +172,25 @@ class Rows:
         return b'{"schemaVersion":1,"baseTimeNanoseconds":%d,"traceEvents":[' % self._base_ns
 
     def of(self, packets: Iterable[Any], lengths: Iterator[int]) -> Iterator[str]:
-        """Yield the rows of packets, those of one at a time, "" where it has none; ``lengths`` are those of slices, in
-        the order of their begins.
+        """Yield the rows of packets, those of one at a time; ``lengths`` are those of slices, in the order of their
+        begins.
 
         Raises:
             DecodeError: arguments are damaged.
         """
         for packet in packets:
-            if packet.HasField("slice"):
+            is_slice = packet.HasField("slice")
+            if is_slice:
                 event = packet.slice
-                if event.type == END:
-                    yield ""
+                kind = event.type
+                if kind == END:
                     continue
             if packet.HasField("words"):
                 self._note(packet.words)
-            if not self._has_clock:
+            if not self.has_clock:
                 self._set_clock(packet)
-            if packet.HasField("slice"):
-                yield self._slice(event, packet.timestamp, next(lengths, -1) if event.type == BEGIN else None)
+            if is_slice:
+                yield self._slice(event, packet.timestamp, next(lengths, -1) if kind == BEGIN else None)
             elif packet.HasField("stage"):
                 yield self._stage(packet.stage, packet.timestamp)
             elif packet.HasField("counter"):
@@ -207,15 +208,15 @@ class Rows:
         return "".join(rows).encode()
 
     def _us(self, ns: int) -> str:
-        return "%.3f" % ((ns - self._origin_ns) / 1000)  # half the time of an f-string
+        return f"{ns - self._origin_ns}e-3"  # a fourth of the time that decimals take
 
     def _set_clock(self, packet: Any) -> None:
         """Take the origin of times from the snapshot of clocks, or the first time where there is none."""
         clocks = {clock.id: clock.timestamp for clock in packet.snapshot.clocks}
         if _BOOT in clocks and _REAL in clocks:
-            self._has_clock, self._origin_ns, self._base_ns = True, clocks[_BOOT], clocks[_REAL]
+            self.has_clock, self._origin_ns, self._base_ns = True, clocks[_BOOT], clocks[_REAL]
         elif packet.HasField("slice") or packet.HasField("stage"):
-            self._has_clock, self._origin_ns, self._base_ns = True, packet.timestamp, packet.timestamp
+            self.has_clock, self._origin_ns, self._base_ns = True, packet.timestamp, packet.timestamp
 
     def _note(self, words: Any) -> None:
         for table, entries in ((self._names, words.names), (self._kernels, words.kernels)):
@@ -256,12 +257,11 @@ class Rows:
         process, place = self._tracks.get(event.track, ("", ""))
         name = self._names.get(event.name) or f'"name":{_quoted(event.text)},'
         category = self._categories.get(event.category) or _category(process, name, args)
-        start = "%.3f" % ((start_ns - self._origin_ns) / 1000)  # half the time of an f-string
         if length_ns is None:
             span = '"ph":"i"'
         else:
-            span = '"ph":"B"' if length_ns < 0 else '"ph":"X","dur":%.3f' % (length_ns / 1000)
-        return f'{{{span},{category}{name}{place}"ts":{start},"args":{{{args}}}}},'
+            span = '"ph":"B"' if length_ns < 0 else f'"ph":"X","dur":{length_ns}e-3'
+        return f'{{{span},{category}{name}{place}"ts":{start_ns - self._origin_ns}e-3,"args":{{{args}}}}},'
 
     def _stage(self, stage: Any, start_ns: int) -> str:
         category, kind = self._stages.get(stage.stage, ('"cat":"gpu_render_stage",', ""))
@@ -279,7 +279,7 @@ class Rows:
             name = f'"name":"HostNode: {function[1]}",'
         place = f'"pid":{stage.gpu},"tid":{lane},"ts":{self._us(start_ns)}'
         row = (
-            f'{{"ph":"X",{category}{name}{place},"dur":{stage.duration / 1000:.3f},'
+            f'{{"ph":"X",{category}{name}{place},"dur":{stage.duration}e-3,'
             f'"args":{{{args}{self._launches[stage.launch]}"device":{stage.gpu}}}}},'
         )
         # of the nodes of a graph those hang on the launch that wait for no other

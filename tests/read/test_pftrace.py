@@ -265,7 +265,6 @@ def test_the_head_says_process_and_time(tmp_path: Path) -> None:
 def test_batches_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small().read(tmp_path)
     monkeypatch.setattr(pftrace, "_BATCH_BYTES", 50)
-    monkeypatch.setattr(pftrace, "_TEXT_BYTES", 50)
     monkeypatch.setattr(pftrace, "_FLOWS", 3)
     pieces = small().read(tmp_path)
     assert np.array_equal(whole.host.end_ns, pieces.host.end_ns)
