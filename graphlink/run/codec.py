@@ -45,6 +45,7 @@ _TABLE: Final[dict[type, dict[str, int]]] = {
     CommTable: {"comms": 0},
     RankComms: {"overhead_start_ns": 1, "overhead_end_ns": 1},
 }
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=os.fspath)
 _Record = TypeVar("_Record")
 
 
@@ -204,7 +205,7 @@ def _take_column(file: _Reader, dtype: np.dtype[Any]) -> Any:
 
 def _put_plain(out: _Writer, value: Any, kind: Any) -> None:
     try:
-        out.section(_PLAIN, msgspec.msgpack.encode(value, enc_hook=os.fspath))
+        out.section(_PLAIN, _ENCODER.encode(value))
     except (OverflowError, UnicodeEncodeError):  # integers of more than 64 bits, halves of surrogate pairs
         out.section(_ODD, json.dumps(msgspec.to_builtins(value, enc_hook=os.fspath)).encode())
 
@@ -212,8 +213,13 @@ def _put_plain(out: _Writer, value: Any, kind: Any) -> None:
 def _take_plain(file: _Reader, kind: Any) -> Any:
     sort, data = file.section(_PLAIN, _ODD)
     if sort == _PLAIN:
-        return msgspec.msgpack.decode(data, type=kind, dec_hook=_path)
+        return _decoder(kind).decode(data)
     return msgspec.convert(json.loads(data.tobytes()), kind, dec_hook=_path)
+
+
+@functools.cache  # a rank has hundreds of small values, and to make one takes longer than its value
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_path)
 
 
 def _path(kind: Any, value: Any) -> Path:
