@@ -259,8 +259,10 @@ class Rows:
         category = self._categories.get(event.category) or _category(process, name, args)
         if length_ns is None:
             span = '"ph":"i"'
+        elif length_ns < 0:
+            span = '"ph":"B"'
         else:
-            span = '"ph":"B"' if length_ns < 0 else f'"ph":"X","dur":{length_ns}e-3'
+            span = f'"ph":"X","dur":{length_ns}e-3'
         return f'{{{span},{category}{name}{place}"ts":{start_ns - self._origin_ns}e-3,"args":{{{args}}}}},'
 
     def _stage(self, stage: Any, start_ns: int) -> str:
