@@ -67,7 +67,8 @@ class Outputs:
     @cached_property
     def selection(self) -> Selection:
         """Return what chooses nodes of ``work``, for all that is asked of it."""
-        return Selection(self.work, of_files(self.operations))
+        costs_ns = {rank: record.recorder_ns for rank, record in self.records.items()}
+        return Selection(self.work, of_files(self.operations), recorder_ns=costs_ns)
 
     @cached_property
     def records(self) -> dict[int, Recorded]:

@@ -80,7 +80,8 @@ ASSUMPTIONS: Final = {  # what it rests on, what it cannot know
         "costs.",
     ),
     "dataloader": (
-        "A worker takes as long for a batch as was recorded, and other threads take as long as without it.",
+        "A worker takes as long for a batch as was recorded, without what recording cost its ops where bare steps are "
+        "known, and other threads take as long as without it.",
         "It cannot know how much busy workers slow the main thread, nor what receiving a batch costs where the "
         "recording has no workers "
         "(counted as 0): the time is a lower bound.",

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from graphlink.errors import UsageError
 from graphlink.graph_model import Graph
-from graphlink.model import F64, I32, I64, NOWHERE
+from graphlink.model import F64, I32, I64, NOWHERE, Bool
 from graphlink.records import ms, percent
 from graphlink.replay.changes import Changes, TimeChange
 from graphlink.replay.path import ReplayPath, critical_path
@@ -61,6 +61,11 @@ class Recorded:
     blocked_share: float = 0.0
     bare_ns: int = 0
     runs_ns: tuple[int, ...] = ()
+
+    @property
+    def recorder_ns(self) -> int:
+        """Return what recording costs its steps in all; 0 where that is not known."""
+        return max(self.runs_ns[0] - self.bare_ns, 0) * len(self.steps_ns) if self.bare_ns and self.runs_ns else 0
 
 
 def recorded(ranks: Iterable[Any], others: Mapping[str, Iterable[Any]] = MappingProxyType({})) -> dict[int, Recorded]:
@@ -186,9 +191,11 @@ def bare_steps_ns(
     changed: tuple[Workload, ReplayPath],
     steps_ns: Sequence[float],
     records: Mapping[int, Recorded],
+    unrecorded: Bool | None = None,
 ) -> list[float] | None:
     """Return what a step takes of which nothing is recorded, as capture kept it and with the changes; None where that
-    is not known. ``steps_ns``: what recorded steps take, without and with them.
+    is not known. ``steps_ns``: what recorded steps take, without and with them. ``unrecorded``: nodes that cost nothing
+    to record with them, as workers make them.
 
     Recording costs each op of the host as much, and nothing else: of an op that is gone this is gone, and of one
     that takes a share of its time the same share stays.
@@ -197,15 +204,16 @@ def bare_steps_ns(
     if not all(kept_ns) or len(still[0]) != len(changed[0]):
         return None
     bare_ns, own = max(kept_ns), (still[0], critical_path(*still))
-    ops = [_recorded_ops(still[0], *each) for each in (own, changed)]
+    ops = [_recorded_ops(still[0], *own, None), _recorded_ops(still[0], *changed, unrecorded)]
     costs_ns = (steps_ns[0] - bare_ns) * ops[1] / max(ops[0], 1)
     return [float(bare_ns), max(steps_ns[1] - costs_ns, 0.0)]
 
 
-def _recorded_ops(before: Workload, work: Workload, path: ReplayPath) -> float:
+def _recorded_ops(before: Workload, work: Workload, path: ReplayPath, unrecorded: Bool | None) -> float:
     """Count the ops of the host on a path; each as the share that its time is of that in ``before``."""
     was_ns, own_ns = (each.cost_ns[path.node] - each.fixed_ns[path.node] for each in (before, work))
     ops = (work.work[path.node] == Work.HOST) & (was_ns > 0) & ~work.is_part[path.node]
+    ops &= True if unrecorded is None else ~unrecorded[path.node]
     return float((own_ns[ops] / was_ns[ops]).sum())
 
 

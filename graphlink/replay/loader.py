@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -81,9 +82,14 @@ class _Moving:
     after: I64
 
 
-def with_workers(work: Workload, change: LoaderChange, groups: Mapping[int, Sequence[int]]) -> tuple[Workload, Made]:
+def with_workers(
+    work: Workload,
+    change: LoaderChange,
+    groups: Mapping[int, Sequence[int]],
+    recorder_ns: Mapping[int, int] = MappingProxyType({}),
+) -> tuple[Workload, Made]:
     """Return ``work`` with the batches of each DataLoader made by workers, and what was done. Linear, but for a few
-    replays.
+    replays. ``recorder_ns``: what recording costs each rank in all, where that is known.
 
     Raises:
         UsageError: no rank shows a DataLoader, or not what a batch takes.
@@ -96,10 +102,16 @@ def with_workers(work: Workload, change: LoaderChange, groups: Mapping[int, Sequ
     if not recorded.ran.all():
         todo = "look for circles with graphlink check"
         raise UsageError(f"{change.title}: the graph cannot be replayed to its end", todo=todo)
-    runs = [_Run(batches, _making_ns(work, recorded, batches, change), change) for batches in moving.loaders]
+    took_ns = [_making_ns(work, recorded, batches, change) for batches in moving.loaders]
+    bare_ns = [
+        ns - _recorder_ns(work, batches, recorder_ns) for batches, ns in zip(moving.loaders, took_ns, strict=True)
+    ]
+    runs = [_Run(batches, np.maximum(ns, 0), change) for batches, ns in zip(moving.loaders, bare_ns, strict=True)]
     out = _settled(_apart(work, moving, change), runs, groups)
     played = _play(out, groups)
     what = "; ".join(_done(run, recorded, played) for run in runs)
+    if not all(map(np.array_equal, took_ns, bare_ns)):
+        what += "; ops of workers without what recording cost them"
     grown_ns = int((out.cost_ns - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(moving.moved)), grown_ns)
 
@@ -199,6 +211,17 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, change: Load
         todo = "check the number of workers in the recording"
         raise UsageError(f"{change.title}: a batch would take more than 13 days", todo=todo)
     return np.full(len(waits), round(took_ns))
+
+
+def _recorder_ns(work: Workload, batches: _Batches, recorder_ns: Mapping[int, int]) -> I64:
+    """Return what recording cost each batch that workers are to make, who are not recorded: each op of the host of a
+    rank as much."""
+    op = (work.work == Work.HOST) & ~work.is_part
+    cost_ns = 0 if batches.by_workers else recorder_ns.get(work.ranks[batches.member], 0)
+    share = np.array([np.count_nonzero(op[nodes]) for nodes in batches.making]) / max(
+        np.count_nonzero(op[work.member == batches.member]), 1
+    )
+    return np.rint(share * cost_ns).astype(np.int64)
 
 
 def _apart(work: Workload, moving: _Moving, change: LoaderChange) -> Workload:
@@ -323,11 +346,11 @@ def _with_left(work: Workload, runs: Sequence[_Run], left: Sequence[I64]) -> Wor
     """Return ``work`` where each batch takes what is ``left`` of making it."""
     cost = work.cost_ns.copy()
     for run, left_ns in zip(runs, left, strict=True):
-        for nodes, whole, rest in zip(run.batches.making, run.took_ns.tolist(), left_ns.tolist(), strict=True):
+        for nodes, rest in zip(run.batches.making, left_ns.tolist(), strict=True):
             if run.batches.by_workers:
                 cost[nodes[0]] = rest
-            elif rest != whole:
-                done = np.rint(np.cumsum(work.cost_ns[nodes]) * (rest / whole)).astype(np.int64)
+            elif rest != (own_ns := int(work.cost_ns[nodes].sum())):
+                done = np.rint(np.cumsum(work.cost_ns[nodes]) * (rest / own_ns)).astype(np.int64)
                 cost[nodes] = np.diff(done, prepend=0)
     return work.with_costs(cost)
 

@@ -17,6 +17,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import Graph
+from graphlink.model import NOWHERE
 from graphlink.patterns import OPERATOR, escaped
 from graphlink.records import shortened
 from graphlink.replay.assumptions import cannot, of_graphs
@@ -25,6 +26,7 @@ from graphlink.replay.changes import PATH, Changes
 from graphlink.replay.cuda_graph import capturable
 from graphlink.replay.folder import load
 from graphlink.replay.lateness import drifts, slot_waits, stuck
+from graphlink.replay.loader import loaders_of
 from graphlink.replay.machines import error_pct, gain_pct, play, usual_machine
 from graphlink.replay.path import ReplayPath, by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
@@ -48,6 +50,11 @@ class Known(NamedTuple):
     groups: Mapping[int, Sequence[int]]
     operations: Mapping[int, NodeOperations] | None = None
     recorded: Mapping[int, Recorded] = {}
+
+    def selection(self, work: Workload) -> Selection:
+        """Return what chooses nodes of ``work``."""
+        costs_ns = {rank: record.recorder_ns for rank, record in self.recorded.items()}
+        return Selection(work, self.operations or {}, recorder_ns=costs_ns)
 
 
 class Unchanged(NamedTuple):
@@ -117,7 +124,7 @@ def report(
         still = before(batch, chosen, known.groups, together)
         out.runs.append(still.run)
         if changes.any:
-            changed = fit(still.work, changes, known.groups, Selection(still.work, known.operations or {}))
+            changed = fit(still.work, changes, known.groups, known.selection(still.work))
             after = play(changed.work, known.groups, chosen, together=together)
             out.what_if.append(_what_if(still, changed, after, changes, known.recorded))
             out.cannot.extend(line for line in cannot(still.files, chosen, changes) if line not in out.cannot)
@@ -211,7 +218,13 @@ def _what_if(
         steps_ns=steps_ns,
         bare_ns=None
         if steps_ns is None
-        else bare_steps_ns((still.work, still.played), (work, path), steps_ns, records),
+        else bare_steps_ns(
+            (still.work, still.played),
+            (work, path),
+            steps_ns,
+            records,
+            loaders_of(still.work)[0] != NOWHERE if changes.dataloader else None,
+        ),
         gain_pct=gain_pct(before_ns - after.total_ns, path_ns) if finished else None,
         band=band(changes, still.work, work, before_ns, after, path, records) if finished else None,
         path=_path(work, path),

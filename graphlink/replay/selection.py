@@ -41,11 +41,12 @@ class NodeOperations:
 @dataclass(frozen=True)
 class Selection:
     """Chooses nodes of ``work``; ``operations`` by rank, of the ranks whose operations were recorded; ``others``: runs
-    that were read to compare with, by folder and ranks."""
+    that were read to compare with, by folder and ranks; ``recorder_ns``: what recording costs each rank, if known."""
 
     work: Workload
     operations: Mapping[int, NodeOperations] = field(default_factory=dict)
     others: dict[tuple[str, tuple[int, ...]], Selection] = field(default_factory=dict)
+    recorder_ns: Mapping[int, int] = field(default_factory=dict)
 
     def nodes(self, wanted: Selector) -> Bool:
         """Return the nodes that are chosen. Linear; each name and path is looked at once.

@@ -78,7 +78,7 @@ def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[in
         elif isinstance(change, BucketChange):
             out, made = with_buckets(out, change, groups)
         elif isinstance(change, LoaderChange):
-            out, made = with_workers(out, change, groups)
+            out, made = with_workers(out, change, groups, selection.recorder_ns)
         else:
             continue
         done.append(made)

@@ -20,7 +20,7 @@ from graphlink.replay.machines import play_ideal
 from graphlink.replay.matching import matched
 from graphlink.replay.records import Made
 from graphlink.replay.whatif import apply
-from graphlink.replay.workload import Workload, workload
+from graphlink.replay.workload import Work, Workload, workload
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.tables import skipped
 from tests.replay.test_what_if import recorded
@@ -146,3 +146,13 @@ def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:
 def test_callers_in_a_circle_have_no_outermost() -> None:
     beside, gone = np.array([1, 2, 0, 0, NOWHERE, 4]), np.array([True, True, True, True, False, True])
     assert skipped(beside, gone).tolist() == [NOWHERE, NOWHERE, NOWHERE, NOWHERE, 4, 4]
+
+
+def test_workers_are_not_recorded(tmp_path: Path) -> None:
+    """What recording costs each op is no part of a batch of theirs, where that is known."""
+    work = apply(graph_of(tmp_path, Loading(batch_ns=3_000_000)), Changes(), {}).work
+    loader, ops = LoaderChange(workers=1), int(((work.work == Work.HOST) & ~work.is_part).sum())
+    told, bare = (with_workers(work, loader, {}, {0: ns}) for ns in (0, 100_000 * ops))
+    assert "recording" in bare[1].what and "recording" not in told[1].what
+    saved_ns = play_ideal(told[0]).total_ns - play_ideal(bare[0]).total_ns
+    assert saved_ns == pytest.approx(6 * 4 * 100_000, rel=0.1), "of six batches, with four ops each"
