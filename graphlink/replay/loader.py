@@ -221,7 +221,7 @@ def _recorder_ns(work: Workload, batches: _Batches, recorder_ns: Mapping[int, in
     share = np.array([np.count_nonzero(op[nodes]) for nodes in batches.making]) / max(
         np.count_nonzero(op[work.member == batches.member]), 1
     )
-    return np.rint(share * cost_ns).astype(np.int64)
+    return np.asarray(np.rint(share * cost_ns), np.int64)
 
 
 def _apart(work: Workload, moving: _Moving, change: LoaderChange) -> Workload:
