@@ -22,7 +22,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import Encoded, int_fields, varint
 from graphlink.model import F64, I32, I64, U8, Bool
-from graphlink.perfetto.slices import SliceEvents, Slices, events
+from graphlink.perfetto.slices import SliceEvents, Slices, events, flat
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = (
@@ -123,6 +123,9 @@ class PerfettoTrace:
     counters: tuple[Counter, ...] = ()
 
 
+_NO_SLICES: Final = flat(*(np.zeros(0, dtype) for dtype in (np.int32, np.int64, np.int64, np.int32)))
+
+
 def encode(trace: PerfettoTrace) -> Iterator[bytes]:
     """Encode the packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
     number = {
@@ -131,7 +134,9 @@ def encode(trace: PerfettoTrace) -> Iterator[bytes]:
     args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
     trace = replace(trace, args=args)
     yield b"".join(_heads(trace, {iid: word for word, iid in number.items()}))
-    yield from _packets(trace, events(trace.slices))
+    order = _ordered(trace)
+    trace = replace(trace, slices=_NO_SLICES)  # of millions they take as much as all that is made of them
+    yield from _packets(trace, order)
     for k, counter in enumerate(trace.counters, start=len(trace.tracks)):
         yield _counter_packets(trace, k, counter)
 
@@ -278,10 +283,10 @@ def _by_track(track: I64, code: I64 | I32, count: int) -> list[list[int]]:
     return [codes[low:high] for low, high in itertools.pairwise(bounds)]
 
 
-_Detail = tuple[I64, I64, Callable[[I64], Encoded]]
+_Detail = tuple[I32, I64, Callable[[I64], Encoded]]
 
 
-def _detail(at: I64, value: I64, encode: Callable[[I64], Encoded]) -> _Detail:
+def _detail(at: I32, value: I64, encode: Callable[[I64], Encoded]) -> _Detail:
     """Return a repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes
     of.
     """
@@ -289,21 +294,29 @@ def _detail(at: I64, value: I64, encode: Callable[[I64], Encoded]) -> _Detail:
     return at[order], value[order], encode
 
 
-def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
+def _ordered(trace: PerfettoTrace) -> tuple[SliceEvents, I32, I32]:
+    """Return begins and ends of slices, each with the time from the one before on its track, and track and name of
+    each.
+    """
+    order, slices = events(trace.slices), trace.slices
+    track = slices.track[order.slice]
+    since_ns = _since(track, order.time_ns, max(trace.epoch_ns, 0))
+    return order._replace(time_ns=since_ns), track, slices.name[order.slice]
+
+
+def _packets(trace: PerfettoTrace, order: tuple[SliceEvents, I32, I32]) -> Iterator[bytes]:
     """Yield two packets per slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type,
     name_iid, flows), sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
-    (which, begins, time_ns), slices = order, trace.slices
-    begin_of = np.empty(len(slices.track), np.int64)  # the packet where each slice begins
+    (which, begins, since_ns), track, names = order
+    begin_of = np.empty(len(which) // 2, np.int32)  # the packet where each slice begins
     begin_of[which[begins]] = np.flatnonzero(begins)
     args, flows = _args(trace, begin_of), _flows(trace, begin_of)
-    track = slices.track[which]
-    since_ns = _since(track, time_ns + max(trace.epoch_ns, 0))
     for low in range(0, len(track), BLOCK):
         part = slice(low, min(low + BLOCK, len(track)))
         starts = begins[part]
         type_ = np.where(starts, pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END)
-        name = slices.name[which[part]].astype(np.int64) + 1
+        name = names[part].astype(np.int64) + 1
         event = [
             _in_packets(args, part),
             int_fields([(b"\x48", type_, None), (b"\x50", name, starts)], len(starts)),
@@ -321,18 +334,19 @@ def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
         yield _side_by_side([int_fields([(b"\x0a", _sizes(packet), None)], len(starts)), *packet]).tobytes()
 
 
-def _since(track: I32, time_ns: I64) -> I64:
-    """Return the time from the packet before on the same track."""
+def _since(track: I32, time_ns: I64, epoch_ns: int) -> I64:
+    """Return the time from the packet before on the same track, of the first from an epoch before all."""
     order = np.argsort(
         track.astype(np.min_scalar_type(int(track.max(initial=0)))), kind="stable"
     )  # numpy sorts 16 bits by radix
-    before = np.zeros(len(order), np.int64)
-    same = track[order][1:] == track[order][:-1]
+    before = np.full(len(order), -epoch_ns, np.int64)
+    ordered = track[order]
+    same = ordered[1:] == ordered[:-1]
     before[order[1:][same]] = time_ns[order[:-1][same]]
-    return time_ns - before
+    return np.subtract(time_ns, before, out=before)  # of millions every column counts
 
 
-def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
+def _args(trace: PerfettoTrace, begin_of: I32) -> list[_Detail]:
     """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
 
     def annotation(head: bytes, value: I64) -> Encoded:
@@ -349,7 +363,7 @@ def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     ]
 
 
-def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
+def _flows(trace: PerfettoTrace, begin_of: I32) -> list[_Detail]:
     """Return ``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
 
     own = trace.arrows

@@ -103,11 +103,15 @@ def events(slices: Slices) -> SliceEvents:
     n = len(slices.track)
     end_ns, end_key = nested(slices)
     time_ns = np.concatenate([slices.start_ns, end_ns])
-    rank = 2 * np.concatenate([slices.key, end_key])
+    rank = np.concatenate([slices.key, end_key])
+    rank *= 2
     rank[n:] += 1
+    del end_ns, end_key
     order = np.lexsort((rank, time_ns))
-    which = order % n if n else order
-    return SliceEvents(which.astype(np.int32), order < n, time_ns[order])
+    del rank  # of millions every column counts
+    begins, time_ns = order < n, time_ns[order]
+    order[~begins] -= n
+    return SliceEvents(order.astype(np.int32), begins, time_ns)
 
 
 def lanes(start_ns: I64, end_ns: I64, group: I64) -> I64:
