@@ -123,7 +123,7 @@ class PerfettoTrace:
     counters: tuple[Counter, ...] = ()
 
 
-_NO_SLICES: Final = flat(*(np.zeros(0, dtype) for dtype in (np.int32, np.int64, np.int64, np.int32)))
+_NO_SLICES: Final = flat(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
 
 
 def encode(trace: PerfettoTrace) -> Iterator[bytes]:
