@@ -161,15 +161,12 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
     far longer than one, if they gain no more than they would without it; what can go as a whole, a pause or a range
     beside the training, stands before both."""
 
-    def share(one: Advice) -> float | None:
-        return one.gain_pct if one.gain_step_pct is None else one.gain_step_pct
-
     heavy = (one.advice for one in advice if one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
-    heaviest = max((share(one) or 0.0 for one in heavy), default=0.0)
+    heaviest = max((one.share_pct for one in heavy), default=0.0)
 
     def place(candidate: Candidate) -> tuple[int, float, bool]:
-        one, gain = candidate.advice, share(candidate.advice)
-        if one.most_pct is None or gain is None:
+        one, gain = candidate.advice, candidate.advice.share_pct
+        if one.most_pct is None:
             return (1 if one.kind == "once" else 2), 0.0, False
         if candidate.cause == OUTSIDE and gain >= 1:
             return -1, -gain, False

@@ -23,6 +23,7 @@ from graphlink.records import counted, ms, percent, shares_words
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.spans import overlap_ns, union
+from graphlink.tables import sums
 
 _OVERLAP: Final = (
     "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look at "
@@ -119,8 +120,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
         ),
     )
     for kind, sort, what, exposed_ns, whole_ns, which, todo in sorts:
-        mine = run.work.work == sort
-        if mine.any() and todo:
+        if (run.work.work == sort).any() and todo:
             yield Candidate(
                 Advice(
                     kind=kind,
@@ -155,27 +155,20 @@ def _on_host(run: Outputs) -> str:
 def _copied(work: Workload) -> tuple[str, str]:
     """Return of which memory copies are, by how long each sort is exposed (of those that are hidden, takes), and what
     to do about the sorts that take most; "" where nothing was copied, but memory set. O(n log n) in nodes."""
-    sets, begin_ns = names_found(work, _SETS), work.column("start_ns")
-    copies = np.flatnonzero((work.work == Work.COPY) & ~sets)
-    if not len(copies):
+    sets, begin_ns, took_ns = names_found(work, _SETS), work.column("start_ns"), work.column("duration_ns")
+    copies, busy = (work.work == Work.COPY) & ~sets, np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets
+    if not copies.any():
         return "", ""
-    end_ns = begin_ns + work.column("duration_ns")
     _, device = np.unique(np.stack([work.member, work.column("device")]), axis=1, return_inverse=True)
-    shift_ns = device.ravel() * (int(end_ns.max()) + 1)  # one device behind the other
-    busy = np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets
-    start_ns, until_ns = (ns[copies] + shift_ns[copies] for ns in (begin_ns, end_ns))
-    hidden = overlap_ns(union((begin_ns + shift_ns)[busy], (end_ns + shift_ns)[busy]), start_ns, until_ns)
-    exposed_ns = until_ns - start_ns - (hidden if (hidden < until_ns - start_ns).any() else 0)
-    left, spent, todo = np.ones(len(copies), np.bool_), Counter[str](), dict[str, str]()
-    for pattern, what, to_do in _OF_COPIES:
-        mine = left & names_found(work, re.compile(pattern))[copies]
-        left &= ~mine
-        spent[what], todo[what] = int(exposed_ns[mine].sum()), to_do
-    before_ns = np.cumsum([0, *(ns for _, ns in spent.most_common())])
-    most = [
-        todo[what] for (what, _), ns in zip(spent.most_common(), before_ns, strict=False) if ns < _MOST * spent.total()
-    ]
-    return f": {shares_words(spent, spent.total())}", "; ".join(most)
+    begin_ns = begin_ns + device.ravel() * (int((begin_ns + took_ns).max()) + 1)  # one device behind the other
+    end_ns = begin_ns + took_ns
+    hidden_ns = overlap_ns(union(begin_ns[busy], end_ns[busy]), begin_ns[copies], end_ns[copies])
+    exposed_ns = took_ns[copies] - (hidden_ns if (hidden_ns < took_ns[copies]).any() else 0)
+    which = np.argmax([names_found(work, re.compile(pattern))[copies] for pattern, *_ in _OF_COPIES], axis=0)
+    spent = Counter(dict(enumerate(sums(len(_OF_COPIES), which, exposed_ns).tolist()))).most_common()
+    before_ns = np.cumsum([0, *(ns for _, ns in spent)])
+    most = [_OF_COPIES[k][2] for (k, _), ns in zip(spent, before_ns, strict=False) if ns < _MOST * before_ns[-1]]
+    return f": {shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))}", "; ".join(most)
 
 
 def _buckets(run: Outputs) -> Iterator[Candidate]:
@@ -204,25 +197,25 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
     pipeline = getattr(run.summary, "pipeline", None)
     if not pipeline or pipeline.stages < 2:
         return
-    causes, theory = pipeline.causes_ns, pipeline.theory
-    most = f"the largest cause is {max(causes, key=causes.__getitem__, default='')}"
-    parts = {} if theory is UNSET else asdict(theory.parts_ns)
+    causes, parts = pipeline.causes_ns, {} if pipeline.theory is UNSET else asdict(pipeline.theory.parts_ns)
     whole_ns = parts.pop("measured", 0)
     part = max(parts, key=parts.__getitem__, default="schedule")
     cause = max(causes.keys() & _OF_STAGES.keys(), key=causes.__getitem__, default="") if part == "rest" else part
-    named = {_PARTS[name]: ns for name, ns in parts.items()}
-    told = f"; its parts: {shares_words(named, whole_ns)} (graphlink bubbles DIR)" * bool(parts)
-    share = percent(parts.get("schedule", 0), whole_ns)
+    told = shares_words({_PARTS[name]: ns for name, ns in parts.items()}, whole_ns)
     yield Candidate(
         Advice(
             kind="pipeline_bubble",
             what="stages of the pipeline stand idle",
-            evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')}, {most}{told}",
+            evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')}, the largest cause is "
+            f"{max(causes, key=causes.__getitem__, default='')}"
+            + f"; its parts: {told} (graphlink bubbles DIR)"
+            * bool(told),
             todo=_OF_STAGES.get(cause, _OF_STAGES["schedule"]),
             why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
             "simulates one"
             if part == "schedule"
-            else f"no replay changes that alone; another schedule could save only its own part, {share} of that time",
+            else f"no replay changes that alone; another schedule could save only its own part, "
+            f"{percent(parts['schedule'], whole_ns)} of that time",
         ),
         None,
     )
@@ -248,20 +241,15 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         return
     named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
     pattern = _telling(named, other)
-    types = rest = ""
-    if type_ns:
-        types = f"; at least {ms(type_ns)} ms of them have inputs that tensor cores do not take (float32 without TF32)"
-    if unused_ns > ns:
-        rest = (
-            f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
-            "(layouts, sums)"
-        )
+    types = f"; at least {ms(type_ns)} ms of them have inputs that tensor cores do not take (float32 without TF32)"
+    rest = f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
+    rest += "(layouts, sums)"
     yield Candidate(
         Advice(
             kind="tensor_cores",
             what="matrix products and convolutions without tensor cores",
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
-            f"ms{rest}{types}",
+            f"ms{rest * (unused_ns > ns)}{types * bool(type_ns)}",
             todo=f"{run.tools.types}; sizes that are multiples of 8",
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",

@@ -62,6 +62,11 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
         return None if self.gain_pct is None else max(self.gain_pct, self.gain_step_pct or 0)
 
     @property
+    def share_pct(self) -> float:
+        """Return the gain of a step that counts, where that is known, else of the run, in per cent; 0 without any."""
+        return (self.gain_pct if self.gain_step_pct is None else self.gain_step_pct) or 0.0
+
+    @property
     def of_step(self) -> str:
         """Return the gain of a step in words, behind that of the run: ``, a step 12.3 %``; "" where it has none."""
         return f", a step {self.gain_step_pct:.1f} %" if (self.gain_step_pct or 0) >= LEAST_PCT else ""

@@ -39,10 +39,13 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
     for best in shown[:1]:
-        name = "what to do" if best.gain_ns is None else "saves most" if saves_most(best, shown) else "saves"
         at_most = "at most " * (best.band is not None and best.band.why == BOUND)
+        name = "what to do" if best.gain_ns is None else "saves most" if saves_most(best, shown) else "saves"
         rows = [
-            (name, f"{at_most}{gain_words(best, ' of the critical path')}{best.what}"),
+            (
+                name,
+                f"{at_most}{gain_words(best, ' of the critical path')}{best.what}",
+            ),
             ("do", best.todo),
             ("gain", best.supposed),
             ("sure", _band(best, report.path_ns)),
@@ -57,8 +60,7 @@ def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
 
 def saves_most(advice: Advice, among: Sequence[Advice]) -> bool:
     """Tell whether none of others saves more of a step that counts, where that is known, else of the run."""
-    shares = [one.gain_pct or 0.0 if one.gain_step_pct is None else one.gain_step_pct for one in (advice, *among)]
-    return shares[0] >= max(shares)
+    return advice.share_pct >= max(one.share_pct for one in (advice, *among))
 
 
 def gain_words(advice: Advice, of_path: str = "") -> str:

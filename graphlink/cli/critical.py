@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,20 +79,19 @@ def critical(arguments: argparse.Namespace) -> int:
 
 
 def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
-    files, chosen, first, others = rank_files(folder, "critical_path", None), arguments.rank, list[str](), list[str]()
-    if chosen is None:
-        chosen = next(iter(files))
-    elif chosen not in files:
+    files, first, others = rank_files(folder, "critical_path", None), list[str](), list[str]()
+    chosen = next(iter(files)) if arguments.rank is None else arguments.rank
+    if chosen not in files:
         some = ", ".join(map(str, [*files][:20]))
         raise InputError(f"has no critical path of rank {chosen}: its ranks are {some}", path=folder)
     if arguments.rank is None and len(files) > 1:
         lengths = {rank: path.length_ns(file) for rank, file in files.items()}
-        over = {int(rank): ns for rank, ns in _path_over_ranks(folder).items() if int(rank) in files}
-        chosen = max(lengths, key=lambda rank: (over.get(rank, 0), lengths[rank]))
-        if sum(over.values()):
-            part = percent(over[chosen], sum(over.values()))
-            words = f"Rank {chosen} decides more than others when the run ends"
-            first = [f"{words}: {part} of the path over all ranks is on it.", ""]
+        run = load_summary(folder / SUMMARY).run if (folder / SUMMARY).exists() else None
+        over = Counter({int(rank): ns for rank, ns in run.replay.path_rank_ns.items()} if run and run.replay else {})
+        chosen = max(lengths, key=lambda rank: (over[rank], lengths[rank]))
+        if over[chosen]:
+            part = percent(over[chosen], over.total())
+            first = [f"Rank {chosen} decides most when the run ends: it has {part} of the path over all ranks.", ""]
         others = [
             "",
             "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses",
@@ -99,12 +99,6 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
         ]
     file = path.load(files[chosen])
     tell(arguments.json, file, lambda: [*first, *report(file, arguments.top), *others])
-
-
-def _path_over_ranks(folder: Path) -> Mapping[str, int]:
-    """Return what of the critical path over ranks runs on each; nothing where no summary tells."""
-    run = load_summary(folder / SUMMARY).run if (folder / SUMMARY).exists() else None
-    return run.replay.path_rank_ns if run and run.replay else {}
 
 
 def report(file: PathFile, top: int) -> list[str | Table]:

@@ -73,9 +73,10 @@ def host_nodes(
     element = p.owner[at]
     is_own = p.begins[at]
     called = (element != NOWHERE) & (el.call[element] != NOWHERE)
-    gap = ~is_own & ((element == NOWHERE) | called)
-    own_kind = np.where(called, NodeKind.HOST_CALL, NodeKind.HOST_OP)
-    kind = np.where(is_own, own_kind, np.where(gap, NodeKind.HOST_GAP, NodeKind.HOST_PART)).astype(np.uint8)
+    runs_on = called & ~np.isin(element, blocked.element) & (marks.axis.time_ns(p.at_ns[at]) < el.end_ns[element])
+    gap = ~is_own & ((element == NOWHERE) | (called & ~runs_on))
+    part_kind = np.where(called, NodeKind.HOST_CALL, np.where(is_own, NodeKind.HOST_OP, NodeKind.HOST_PART))
+    kind = np.where(gap, NodeKind.HOST_GAP, part_kind).astype(np.uint8)
     element = np.where(gap, NOWHERE, element).astype(np.int32)
     first = spread(len(el.tid), element[is_own], np.flatnonzero(is_own).astype(np.int32))
     duration_ns = np.bincount(node, own, n).astype(np.int64) if n else np.zeros(0, np.int64)

@@ -72,12 +72,14 @@ def main_fact(summary: Any) -> Words:
 
 def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
     """Return the ranks with the time of their GPUs in the steps that count, all but the first, and when that is, in
-    words; as they are and "" where a rank has no such steps, or three quarters of the work lie outside of these."""
+    words; as they are and "" where a rank has no such steps, its host ran ahead in them, or three quarters of the work
+    lie outside of these."""
     counting = [
         SimpleNamespace(rank=rank.rank, gpu=[gpu for step in rank.steps[1:] for gpu in step.gpu]) for rank in ranks
     ]
     inside, busy = (spent.total() - spent["idle_ns"] for spent in map(_spent, (counting, ranks)))
-    if not all(part.gpu for part in counting) or _FEW * inside < busy:
+    ahead = any(getattr(getattr(rank, "iterations", None), "on_device_ns", UNSET) is not UNSET for rank in ranks)
+    if not all(part.gpu for part in counting) or _FEW * inside < busy or ahead:
         return ranks, ""
     count = max(len(rank.steps) for rank in ranks) - 1
     return counting, f"In the {f'{count:,} steps' if count > 1 else 'step'} after the first, "
@@ -179,13 +181,14 @@ def _of_host(summary: Any) -> Words:
 
 
 def _of_pipeline(pipeline: Any) -> Words:
-    """Return for how much of its steps a pipeline works and stands idle, the larger first; nothing without one."""
+    """Return for how much of its steps a pipeline stands idle, and why most; nothing without one."""
     idle = getattr(pipeline, "bubble_rate_makespan", UNSET)
     if idle is UNSET:
         return []
-    words: Words = [f". In its steps the {counted(pipeline.stages, 'rank')} of the pipeline "]
-    if idle < 1 / 2:
-        words += ["work ", _share_of(1 - idle, 1, "bubble"), " of the time and "]
-    words += ["stand idle ", _share_of(idle, 1, "bubble"), " of the time" * (idle >= 1 / 2)]
     causes, whole_ns = Counter(pipeline.causes_ns).most_common(1), sum(pipeline.causes_ns.values())
-    return [*words, *(f"; the largest cause is {name} ({percent(ns, whole_ns)} of that)" for name, ns in causes)]
+    return [
+        f". In its steps the {counted(pipeline.stages, 'rank')} of the pipeline stand idle ",
+        _share_of(idle, 1, "bubble"),
+        " of the time",
+        *(f"; the largest cause is {name} ({percent(ns, whole_ns)} of that)" for name, ns in causes),
+    ]

@@ -172,7 +172,9 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``zero_grad`` or ``repeated`` (docs/idle.md). ``spread_ns``: the standard deviation. ``slowest``: of the others, an
     index of ``steps``, None where none is longer than the rest by more than their spread; ``why``: what it took longer
     for than the median of the others, the largest first. ``bare_ns``: the median of steps around the recorded ones of
-    which nothing was recorded, as ``graphlink.capture`` keeps them.
+    which nothing was recorded, as ``graphlink.capture`` keeps them. ``on_device_ns``: from the first work of one of the
+    others on a device to that of the next, the median of the slowest device, where the host ran ahead of it: all of
+    these times are longer than its steps, by more than its steps differ.
     """
 
     key: str
@@ -187,6 +189,7 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
     slowest: int | None = None
     why: list[Excess] = []
     bare_ns: int | UnsetType = UNSET
+    on_device_ns: int | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, repr=False)

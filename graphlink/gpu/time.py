@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -113,11 +113,22 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
     unsure = [text for device, why in idle for text in _unsure(device, why, by_node=_by_node(linked))]
     bursts = [text for one in devices for text in _burst(one, linked)]
     warnings = (*_bare_graph_launches(linked, launched), *bursts, *unsure)
-    return GpuTime(tuple(gpu), tuple(steps), iterations(cut, steps), tuple(idle), launched, warnings)
+    told = iterations(cut, steps, (_periods_ns(one, linked, cut) for one in devices))
+    return GpuTime(tuple(gpu), tuple(steps), told, tuple(idle), launched, warnings)
 
 
-def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
-    """Sum up the ``steps`` that were found as ``cut`` says; None where there are none."""
+def _periods_ns(one: Busy, linked: Linked, cut: Steps) -> I64:
+    """Return how long after the first op of each step, but the first and the last, that of the next began on a device;
+    nothing where a step launched none."""
+    call = linked.device_call[one.rows]
+    step = np.searchsorted(cut.start_ns, np.append(linked.trace.calls.start_ns, spans.NEVER)[call], side="right") - 1
+    number, first = np.unique(step, return_index=True)
+    began_ns = one.start_ns[first[number >= 0]]
+    return np.diff(began_ns)[1:] if len(began_ns) == len(cut.names) else began_ns[:0]
+
+
+def iterations(cut: Steps, steps: Sequence[StepTime], periods: Iterable[I64] = ()) -> Iterations | None:
+    """Sum up the ``steps`` that were found as ``cut`` says; None where there are none. ``periods``: on each device."""
     if not steps:
         return None
     took_ns = cut.end_ns - cut.start_ns
@@ -127,6 +138,9 @@ def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
         return told
     slowest = 1 + int(others.argmax())
     usual_ns = np.delete(others, slowest - 1)
+    most_ns = max(int(others.max()), int(np.diff(cut.start_ns)[1:].max(initial=0)))  # with what lies between steps
+    most_ns += max(int(others.max() - others.min()), round(_MUCH * float(others.mean())))
+    behind_ns = [float(np.median(ns)) for ns in periods if len(ns) and ns.min() > most_ns]
     slower = not len(usual_ns) or others.max() - usual_ns.mean() > usual_ns.std()  # not by their spread alone
     return msgspec.structs.replace(
         told,
@@ -136,6 +150,7 @@ def iterations(cut: Steps, steps: Sequence[StepTime]) -> Iterations | None:
         shortest_ns=int(others.min()),
         longest_ns=int(others.max()),
         slowest=slowest if slower else None,
+        on_device_ns=round(max(behind_ns)) if behind_ns else UNSET,
         why=_why(steps[slowest], [step for k, step in enumerate(steps) if k not in (0, slowest)]) if slower else [],
     )
 

@@ -56,7 +56,10 @@ def _step(found: Found) -> Words:
         return ["The recorded step takes ", time_figure(told.first_ns, "step", f"{at}/iterations/first_ns"), f"{on}."]
     mean = time_figure(told.mean_ns, "step", f"{at}/iterations/mean_ns")
     of = f"mean of {told.count - 1:,} steps, without the first" if told.count > 2 else "without the first step"
-    return ["A step takes ", mean, f" ({of}){on}."]
+    if told.on_device_ns is UNSET:
+        return ["A step takes ", mean, f" ({of}){on}."]
+    device = time_figure(told.on_device_ns, "step", f"{at}/iterations/on_device_ns")
+    return ["A step takes ", device, f" on the GPU{on}; the host ran ahead of it, with ", mean, f" ({of})."]
 
 
 def _trust(found: Found, explained: Words) -> Words:

@@ -313,10 +313,9 @@ def shape(pipeline: Pipeline) -> str:
 
 def sized(ranks: int, microbatches: int, chunks: int) -> str:
     """Return the size of a pipeline in words: its stages; of ranks with several, which are their chunks, its ranks."""
-    sized = f"{microbatches:,} microbatch{'es' * (microbatches != 1)}"
-    if chunks > 1:
-        return f"{counted(ranks, 'rank')} with {chunks:,} stages each, {sized}"
-    return f"{counted(ranks, 'stage')}, {sized}, {counted(chunks, 'chunk')}"
+    many = f"{microbatches:,} microbatch{'es' * (microbatches != 1)}"
+    one = f"{counted(ranks, 'stage')}, {many}, {counted(chunks, 'chunk')}"
+    return f"{counted(ranks, 'rank')} with {chunks:,} stages each, {many}" if chunks > 1 else one
 
 
 def pipeline_table(pipeline: Pipeline) -> list[str | Table]:

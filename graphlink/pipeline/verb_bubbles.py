@@ -252,13 +252,9 @@ def _stages(file: Bubbles) -> list[str]:
 
 
 def _numbers(file: Bubbles) -> dict[int, str]:
-    """Return the numbers of the stages of each rank, as evidence has them: one, or one for each chunk."""
-    from msgspec import UNSET
-
-    if file.pipeline.chunks == 1:
-        return {entry.rank: str(entry.stage) for entry in file.stages}
-    each = grouped((one.rank, one.stage) for one in file.ranges if one.stage is not UNSET)
-    return {entry.rank: first_few(sorted({*each.get(entry.rank, ())}), 3) for entry in file.stages}
+    """Return the numbers of the stages of each rank, as evidence has them: one for each chunk."""
+    each = grouped((one.rank, one.stage) for one in file.ranges if isinstance(one.stage, int))
+    return {entry.rank: first_few(sorted({*each.get(entry.rank, [entry.stage])}), 3) for entry in file.stages}
 
 
 def _idle(work_ns: int, idle_ns: int) -> str:

@@ -109,7 +109,7 @@ def test_of_many_ranks_it_opens_with_the_one_that_has_most_of_the_path_over_all(
         (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
         ran = graphlink("critical-path", tmp_path / "out", "--top", "1")
         first, _, head, *_ = ran.out.splitlines()
-        words = "decides more than others when the run ends: 75.0 % of the path over all ranks is on it."
+        words = "decides most when the run ends: it has 75.0 % of the path over all ranks."
         assert first == f"Rank {rank} {words}"
         assert head.startswith(f"rank {rank}: critical path ")
     (tmp_path / "out" / "summary.json").unlink()

@@ -159,6 +159,19 @@ def test_a_call_outside_any_op_is_a_node_and_what_follows_its_wait_is_a_gap_howe
     assert nodes(graph, NodeKind.HOST_GAP) == [(85, 7, 0)]
 
 
+def test_a_launch_outside_any_op_that_runs_on_beside_its_kernel_is_time_of_the_call() -> None:
+    """And no gap: only what follows its end is, where that is long."""
+    trace = build_trace(
+        host=[Host("next", 1518, 1700)],
+        calls=[Call("cudaLaunchKernel", 0, 1400, 1), Call("cudaLaunchKernel", 1500, 1508, 2)],
+        device=[Device("k", 12, 16, 1), Device("k", 1520, 1530, 2)],
+    )
+    graph = graph_of(trace)
+    assert nodes(graph, NodeKind.HOST_CALL) == [(0, 12, 0), (12, 1388, 0), (1500, 8, 0)]
+    assert nodes(graph, NodeKind.HOST_GAP) == [(1400, 100, 0), (1508, 10, 0)]
+    assert nodes(graph, NodeKind.DEVICE_OP) == [(12, 4, 0), (1520, 10, 0)]
+
+
 def test_a_copy_that_blocks_has_launched_before_it_waits() -> None:
     trace = build_trace(
         host=[Host("op", 0, 40), Host("next", 40, 50)],

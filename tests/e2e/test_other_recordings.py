@@ -29,6 +29,14 @@ def test_steps_of_2021_are_ranges_so_that_the_main_thread_sleeps(graphlink: Run)
     assert rank["host"]["nodes"] == 23646
 
 
+def test_what_a_launch_takes_beside_its_kernel_is_time_of_the_call(graphlink: Run) -> None:
+    """Four launches outside any op, the first of 1,414 us: its kernel began after 12."""
+    done = graphlink("--kineto", recording("legacy/categories_2021"), "--sync", "cuda", "--no-timeline")
+    assert done.rank["replay"]["gap_share"] < 0.12
+    (once,) = done.rank["once"]
+    assert (once["name"], once["once_ns"]) == ("cudaLaunchKernel", 1_402_000)
+
+
 def test_rows_of_mtia_are_ops_linked_where_a_call_is_there(graphlink: Run) -> None:
     done = graphlink("--kineto", recording("other-devices/mtia_inference_rank_0"), "--sync", "cuda", "--no-timeline")
     rank = done.rank

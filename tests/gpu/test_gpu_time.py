@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from graphlink.causes import CAUSES as CAUSE_NAMES
 from graphlink.causes import MEANING, NAMES, OF_DEVICES
@@ -349,6 +349,29 @@ def test_a_step_is_slowest_where_it_is_longer_than_the_others_beyond_their_sprea
     times = [StepTime(name="", start_ns=0, end_ns=ns, gpu=[]) for ns in took]
     told = iterations(cut, times)
     assert told is not None and (told.slowest, told.why) == (slowest, [])
+
+
+@pytest.mark.parametrize(
+    ("took", "told"),
+    [
+        ((30, 30, 30, 30, 30), 30_000),
+        ((30, 30, 40, 50, 30), 40_000),  # the steps in between: the first may hold what is done once
+        ((30, 30, 10, 30, 30), UNSET),  # not all are longer than those of the host
+        ((10, 10, 10, 10, 10), UNSET),
+        ((30, 30), UNSET),  # one distance alone, that of the first
+        ((30, 0, 30, 30, 30), UNSET),  # a step without work
+    ],
+)
+def test_where_the_host_runs_ahead_a_step_takes_what_it_takes_on_the_device(
+    took: tuple[int, ...], told: int | UnsetType
+) -> None:
+    """Its steps of 10 us are only what it takes to launch them, and do not hold for the run."""
+    host = [Host(f"ProfilerStep#{k}", 10 * k, 10 * k + 9.5, annotation=True) for k in range(len(took))]
+    ends = np.cumsum(took)
+    calls = [Call("cudaLaunchKernel", 10 * k + 1, 10 * k + 2, k + 1) for k, us in enumerate(took) if us]
+    device = [Device("k", 5 + int(ends[k]) - us, 5 + int(ends[k]), k + 1) for k, us in enumerate(took) if us]
+    found = time_of(linked(build_trace(host=host, calls=calls, device=device)))
+    assert found.iterations is not None and found.iterations.on_device_ns == told
 
 
 @pytest.mark.parametrize(

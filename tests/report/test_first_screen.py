@@ -65,11 +65,11 @@ def test_what_found_no_partner_is_named_without_asking(demo: Summary) -> None:
 def test_steps_are_told_without_the_first(demo: Summary) -> None:
     (rank,) = demo.ranks
 
-    def shown(*ms: int, found_by: str = "mark") -> str:
+    def shown(*ms: int, found_by: str = "mark", on_device: int = 0) -> str:
         steps = [StepTime(name=f"step {k}", start_ns=0, end_ns=took * 1_000_000, gpu=[]) for k, took in enumerate(ms)]
         ends = np.array(ms, np.int64) * 1_000_000
         cut = Steps("step", found_by, tuple(step.name for step in steps), np.zeros(len(ms), np.int64), ends)
-        told = iterations(cut, steps)
+        told = iterations(cut, steps, [np.array([on_device * 1_000_000])])
         one = msgspec.structs.replace(rank, steps=steps, iterations=UNSET if told is None else told)
         return rows(msgspec.structs.replace(demo, ranks=[one])).get("steps", "")
 
@@ -79,6 +79,10 @@ def test_steps_are_told_without_the_first(demo: Summary) -> None:
         shown(9, 30, 8)
         == "3: the first 9.000 ms, the others 19.000 ms +- 11.000 on average; slowest: 30.000 ms (step 1)"
     )
+    assert shown(9, 7, 8, on_device=20).startswith(
+        "3: the first 9.000 ms, the others 7.500 ms +- 0.500 on average; on the GPU 20.000 ms each: the host ran ahead"
+    )
+    assert "GPU" not in shown(9, 7, 8, on_device=9), "by no more than the steps differ"
     assert shown(9, 8, found_by="optimizer") == "2, found by step: the first 9.000 ms, the other 8.000 ms"
 
 
