@@ -1,6 +1,6 @@
 """How often the band of a what-if holds what the changed program takes when it is run again, and how wide it is.
 
-    python benchmarks/bands.py [--changes 300] [--first 0] [--rows FILE]
+    python benchmarks/bands.py [--changes 300] [--first 0] [--kind KIND] [--rows FILE]
 
 Each change is printed when it is done. With ``--rows`` it is kept in FILE, a line of JSON each, and the table is of all
 that FILE has: changes that are there are not made again, and ``--changes 0`` prints the table alone.
@@ -27,6 +27,7 @@ from graphlink.cli.replay import replay_options
 from graphlink.engine import pool
 from graphlink.replay.band import recorded
 from graphlink.replay.changes import Changes, changes_of
+from graphlink.replay.changes_file import load_changes
 from graphlink.replay.folder import graph_files, load_groups
 from graphlink.replay.records import Band, Span
 from graphlink.replay.report import Known, report
@@ -34,7 +35,7 @@ from graphlink.report.summary import ranks_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated machine lies beside the tests
 
-from tests.simulator.second_runs import KINDS, SecondRun, second_run
+from tests.simulator.second_runs import BY_TABLES, KINDS, SecondRun, second_run
 
 STEPS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20))
 
@@ -86,7 +87,9 @@ def predicted(case: SecondRun, folder: Path) -> Predicted:
 
 
 def changes(arguments: Sequence[str]) -> Changes:
-    """Return the changes that arguments of ``graphlink replay`` name."""
+    """Return the changes that arguments of ``graphlink replay`` name, or that are told as tables."""
+    if arguments[0].startswith("{"):
+        return load_changes(msgspec.json.decode(arguments[0]))
     parser = argparse.ArgumentParser()
     replay_options(parser)
     told = parser.parse_args(["out", *arguments])
@@ -113,7 +116,7 @@ def table(made: Sequence[Predicted]) -> Iterator[str]:
     """Yield how often the truth is inside, and how wide bands are, in all and by kind, ranks and steps."""
     yield f"{'':16}{'changes':>8}{'no band':>9}{'run inside':>12}{'width':>8}{'step inside':>13}{'width':>8}"
     wanted: list[tuple[str, Callable[[Predicted], bool]]] = [("all", lambda _: True)]
-    wanted += [(kind, lambda case, kind=kind: case.kind == kind) for kind in KINDS]
+    wanted += [(kind, lambda case, kind=kind: case.kind == kind) for kind in (*KINDS, *BY_TABLES)]
     wanted += [("1 rank", lambda case: case.ranks == 1), ("2 to 8 ranks", lambda case: case.ranks > 1)]
     wanted += [
         (
@@ -138,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--changes", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--kind", choices=(*KINDS, *BY_TABLES), help="of this kind alone")
     parser.add_argument("--rows", type=Path, help="keep each change in this file, and print the table of all in it")
     arguments = parser.parse_args()
     pool.run_all = lambda work, tasks, *_: [work(task) for task in tasks]  # to start a process a rank takes longer
@@ -148,7 +152,7 @@ def main() -> None:
     for seed in range(arguments.first, arguments.first + arguments.changes):
         if seed not in done:
             with tempfile.TemporaryDirectory() as folder:
-                made.append(predicted(second_run(seed, KINDS[seed % len(KINDS)]), Path(folder)))
+                made.append(predicted(second_run(seed, arguments.kind or KINDS[seed % len(KINDS)]), Path(folder)))
             print(made[-1], flush=True)
             if arguments.rows is not None:
                 with arguments.rows.open("ab") as rows:

@@ -76,8 +76,8 @@ ASSUMPTIONS: Final = {  # what it rests on, what it cannot know
         "A collective takes a latency and its bytes over a bandwidth, as those of its group in the recording. "
         "Gradients of a divided one "
         "come evenly over the time since the one before.",
-        "It cannot know in which order another division would take the gradients, nor what copying them together "
-        "costs.",
+        "It cannot know in which order another division would take the gradients, what copying them together costs, "
+        "nor, where hosts communicate, how much quicker ops are on few cores with fewer collectives beside them.",
     ),
     "dataloader": (
         "A worker takes as long for a batch as was recorded, without what recording cost its ops where bare steps are "

@@ -3,12 +3,13 @@ run would take.
 
 case = second_run(seed=7)
 case.write("traces")  # what the first run recorded
-case.arguments        # the change, as on the command line of graphlink replay
+case.arguments        # the change, as on the command line of graphlink replay, or its tables as JSON
 case.truth_ns         # how long the changed program takes in the second run
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
@@ -22,6 +23,7 @@ from tests.simulator.cluster import ClusterRun, cluster_run
 from tests.simulator.cluster_records import I64, ClusterTraining
 from tests.simulator.execution import Execution
 from tests.simulator.kineto import write_kineto
+from tests.simulator.loading import Loading, loading_program
 from tests.simulator.machine import run
 from tests.simulator.program import Action, Api, Begin, Call, End, Host, Program
 from tests.simulator.programs import Training, training_program
@@ -31,7 +33,8 @@ KINDS: Final = (
     "kernels", "host faster", "host slower", "communication", "straggler", "syncs", "launches", "bandwidth", "copies",
     "gaps",
 )  # fmt: skip
-OF_RANKS: Final = ("communication", "straggler", "bandwidth", "gaps")  # changes that one rank has not
+BY_TABLES: Final = ("evened", "workers")  # changes that have no option, or came later
+OF_RANKS: Final = ("communication", "straggler", "bandwidth", "gaps", "evened")  # changes that one rank has not
 _ONE_SIZE: Final = ((2, 1, 1), (1, 2, 1), (4, 1, 1))  # data, tensor, pipeline: all groups have as many ranks
 _SHAPES: Final = (
     (2, 1, 1),
@@ -83,6 +86,8 @@ def second_run(seed: int, kind: str | None = None, steps: int | None = None, *, 
     steps = rng.randint(2, 20) if steps is None else steps
     third = (rng.random() < 1 / 3 and kind not in OF_RANKS) or kind == "copies"  # which clusters do not make
     alone = third if alone is None else alone
+    if kind == "workers":
+        return _loaded(seed, steps, rng)
     return _alone(seed, kind, steps, rng) if alone else _together(seed, kind, steps, rng)
 
 
@@ -189,10 +194,28 @@ def _alone(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
     )
 
 
+def _loaded(seed: int, steps: int, rng: Random) -> SecondRun:
+    """Batches made by workers: a window in the middle of a long run, in which batches and kernels take other times."""
+    what = Loading(
+        seed=seed,
+        batches=steps,
+        batch_ns=rng.choice([300_000, 1_000_000, 3_000_000, 10_000_000]),
+        kernels=rng.randint(4, 20),
+        blocking=rng.random() < 0.5,
+    )
+    workers = rng.choice([1, 2, 4])
+    first = run(loading_program(what))
+    second = run(loading_program(replace(what, seed=_SECOND + seed, workers=workers, windows=12)))
+    begun = [row.start_ns for row in second.host if row.name.startswith("ProfilerStep#")]
+    took_ns = begun[8 * steps] - begun[7 * steps]
+    tables = json.dumps({"dataloader": [{"workers": workers}]})
+    return SecondRun(seed, "workers", steps, 1, (tables,), first, first.makespan_ns, took_ns, took_ns / steps)
+
+
 def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
     arguments: tuple[str, ...] = ("--scale", "comm=0.5")
     change: Change = _same
-    data, tensor, pipeline = rng.choice(_ONE_SIZE if kind == "bandwidth" else _SHAPES)
+    data, tensor, pipeline = rng.choice(_ONE_SIZE if kind in ("bandwidth", "evened") else _SHAPES)
     training = ClusterTraining(
         data=data,
         tensor=tensor,
@@ -212,12 +235,14 @@ def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
         second, size = replace(training, bytes_per_us=2 * training.bytes_per_us), max(data, tensor)
         if kind == "bandwidth":  # what nccl-tests would show on this network
             arguments = ("--bandwidth", f"{second.bytes_per_us / 1000 * 2 * (size - 1) / size:g}")
-    elif kind == "straggler":
+    elif kind in ("straggler", "evened"):
         rank, factor = rng.randrange(training.world), rng.choice([1.2, 1.5, 2.0])
         training, arguments = (
             replace(training, straggler=(rank, factor)),
             ("--scale", f"rank{rank}:kernel={1 / factor:.6g}"),
         )
+        if kind == "evened":
+            arguments = (json.dumps({"time": [{"rank": rank, "even_out": True}]}),)
     else:
         change, arguments = _program_change(kind, rng, "cudaDeviceSynchronize")
     first = cluster_run(training)
