@@ -228,11 +228,11 @@ def test_what_second_runs_did_not_bear_out_has_no_band(given: dict[str, Any], wh
 
 def test_changes_that_were_not_measured_have_no_band() -> None:
     work = load(chain([(10, 20)] * 4))
-    changes = Changes(dataloader=(LoaderChange(workers=2),))
+    changes = Changes(dataloader=(LoaderChange(workers=2, recorded=1),))
     after = play_ideal(work)
     told = band(changes, work, work, after.total_ns, after, None, {})
     assert told.run is None and not told.unexplained_ns
-    assert "second runs lie from such a prediction (dataloader) was not measured" in told.why
+    assert "second runs lie from such a prediction (workers that are recorded) was not measured" in told.why
 
 
 @pytest.mark.parametrize(("scale", "sides"), [("host=2", [0, 120_000]), ("host=0.5", [60_000, 0]), ("gap=2", [0, 0])])
