@@ -45,8 +45,8 @@ _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and
     (
         "Pinned",
         "from or to pinned memory",
-        "the memory is pinned already: begin copies earlier, on a stream of their own, beside kernels; copy less, in "
-        "fewer and larger pieces",
+        "begin copies of pinned memory earlier, on a stream of their own, beside kernels, and copy less, in fewer and "
+        "larger pieces",
     ),
     (
         "",

@@ -456,7 +456,7 @@ def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
     for name, words in (
         ("Memcpy HtoD (Pageable -> Device)", "pinned memory (pin_memory=True) and non_blocking=True"),
-        ("Memcpy DtoH (Device -> Pinned)", "the memory is pinned already"),
+        ("Memcpy DtoH (Device -> Pinned)", "begin copies of pinned memory earlier"),
         ("Memcpy DtoD (Device -> Device)", "contiguous(), clone(), cat"),
         ("CopyDeviceToDevice", "contiguous(), clone(), cat"),
         ("Memcpy PtoP (Device -> Device)", "between GPUs"),
