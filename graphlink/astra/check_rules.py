@@ -78,7 +78,8 @@ _THROWS: Final = (
     ("aborts", "hangs"),
 )
 
-_FRAMING: Final = (
+SECTIONS: Final = {
+    "Framing and files": (
     Rule("no-metadata", ERROR, "The file does not begin with a GlobalMetadata message.",
          "Write that message before the nodes.",
          "It takes the first node for that message: what waits for the node stops it with an error.",
@@ -110,9 +111,8 @@ _FRAMING: Final = (
     Rule("parents-late", WARNING, "A node stands in the file before a node that it depends on.",
          "Write nodes in the order of their dependencies.",
          "It is slow: each node looks again through those that wait.", ("runs",), *_HARMLESS, known_from="source"),
-)  # fmt: skip
-
-_DEPENDENCIES: Final = (
+    ),
+    "Dependencies": (
     Rule("dangling-data", ERROR, "data_deps names an id that no node has.",
          "Take the id out, or write the node that is missing.",
          "It stops with an error while it loads the file.", ("aborts",),
@@ -146,9 +146,8 @@ _DEPENDENCIES: Final = (
          "A dependency of ctrl_deps is so far from its node that it is not known whether data_deps imply it.",
          "Add it to data_deps, if the reader of 2024 is to wait for it.", "It waits for that node.", ("runs",),
          "It may not wait for that node.", ("runs",), known_from="derived"),
-)  # fmt: skip
-
-_NODES: Final = (
+    ),
+    "Nodes and scheduling": (
     Rule("metadata-node", ERROR, "A node has the type METADATA_NODE.",
          "Leave such nodes out, or give them the type COMP_NODE.",
          "It stops with an error, with replay-only in the system file, too.", ("aborts",), *_network(_HANGS)),
@@ -194,9 +193,8 @@ _NODES: Final = (
     Rule("start-order", WARNING, "The order of the ids is not that of the recorded starts.",
          "Number the nodes by their start, if the simulator is to choose as the recording did.",
          *_both("It takes another order: of the nodes that are ready, the lowest id goes first.", ("runs",))),
-)  # fmt: skip
-
-_ATTRIBUTES: Final = (
+    ),
+    "Attributes": (
     Rule("cpu-kind", ERROR, "is_cpu_op has a kind of value that cannot be converted.", "Write it as bool_val.",
          *_THROWS, "It reads false.", ("runs",)),
     Rule("kind-throws", ERROR, "An attribute of communication has a kind of value that cannot be converted.",
@@ -226,9 +224,8 @@ _ATTRIBUTES: Final = (
     Rule("no-dimension", ERROR, "involved_dim is false for all dimensions, and there is no pg_name.",
          "Set the dimensions over which it communicates to true, or leave involved_dim out.", *_network(_HANGS),
          "The rank never finishes (exit status 0), unless there is a groups file." + _NETWORK, ("hangs", "runs")),
-)  # fmt: skip
-
-_COLLECTIVES: Final = (
+    ),
+    "Collectives and groups": (
     Rule("unsupported", ERROR, "The simulated network does not have this collective.",
          "Write it as one that it has: ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER or ALL_TO_ALL.", *_network(_THROWS),
          *_network(_HANGS)),
@@ -297,9 +294,8 @@ _COLLECTIVES: Final = (
          "Use the reader of 2026 (feeder_v3), which knows groups.", *_HARMLESS,
          "It takes one group that holds the rank for all of them. It may stop with an error, or the rank never "
          "finishes (exit status 0).", ("aborts", "hangs", "runs")),
-)  # fmt: skip
-
-_MESSAGES: Final = (
+    ),
+    "Messages": (
     Rule("to-itself", ERROR, "A SEND or RECV has the own rank at both ends.",
          "Leave it out, or write it as a computation node.", *_both(*_network(_ABORTS))),
     Rule("no-such-rank", ERROR, "The other end of a SEND or RECV is no rank of the run.",
@@ -313,9 +309,8 @@ _MESSAGES: Final = (
     Rule("no-recv", WARNING, "A SEND has no RECV of its tag, target and size.",
          "Write the RECV on the other rank, if it is to wait.",
          *_both("It does not notice, and ends the node after the transfer.", ("runs",))),
-)  # fmt: skip
-
-_RANKS: Final = (
+    ),
+    "Over the ranks": (
     Rule("missing-rank", ERROR, "The file of a rank is missing.", "Write a file for each rank, from 0 on.",
          *_both(*_FAILS)),
     Rule("alone", WARNING, "There is a single rank, and the network needs two.",
@@ -348,16 +343,8 @@ _RANKS: Final = (
          "forever (exit status 0): a rank starts no collective before its last one ends." + _NETWORK, ("hangs", "runs"),
          "If they start so, they wait forever (exit status 0), or it takes another group." + _NETWORK,
          ("hangs", "runs")),
-)  # fmt: skip
-SECTIONS: Final = {
-    "Framing and files": _FRAMING,
-    "Dependencies": _DEPENDENCIES,
-    "Nodes and scheduling": _NODES,
-    "Attributes": _ATTRIBUTES,
-    "Collectives and groups": _COLLECTIVES,
-    "Messages": _MESSAGES,
-    "Over the ranks": _RANKS,
-}
+    ),
+}  # fmt: skip
 RULES: Final = {rule.key: rule for rules in SECTIONS.values() for rule in rules}
 
 EXAMPLES: Final = 3  # of a rule that are kept
