@@ -37,6 +37,7 @@ Bool = NDArray[np.bool_]
 GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
 
 NOWHERE: Final = -1  # of index columns only
+EMPTY: Final[I64] = np.zeros(0, np.int64)
 
 
 class Comm(msgspec.Struct, frozen=True):

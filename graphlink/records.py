@@ -85,7 +85,10 @@ class Table:
     spare: Sequence[str] = ()
 
 
-def joined(blocks: Iterable[Sequence[str | Table]]) -> list[str | Table]:
+Lines = list[str | Table]  # what a verb prints
+
+
+def joined(blocks: Iterable[Sequence[str | Table]]) -> Lines:
     """Return the lines and tables of several blocks, with an empty line between two."""
     return [part for block in blocks for part in ("", *block)][1:]
 

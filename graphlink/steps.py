@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.model import I32, I64, Bool, HostRows, Linked, Trace
+from graphlink.model import EMPTY, I32, I64, Bool, HostRows, Linked, Trace
 from graphlink.patterns import fits
 from graphlink.records import Short
 from graphlink.tables import begins, codes, numbered_values
@@ -186,7 +186,7 @@ def _repeated(linked: Linked) -> Steps:
             names = [trace.strings[code] for code in rows.name[which[found.row]].tolist()]
             key = names[0] if len({*names}) == 1 else _NUMBER.sub("", names[0])
             return Steps(key, "repeated", tuple(_numbered(names[:-1])), found.start_ns[:-1], found.start_ns[1:])
-    return Steps("", "", (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return Steps("", "", (), EMPTY, EMPTY)
 
 
 def _without_numbers(name: I32, strings: Sequence[str]) -> I32:

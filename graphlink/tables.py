@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
@@ -100,6 +100,21 @@ def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], 
     out = np.empty(len(in_turn), np.int64)
     out[in_turn] = found
     return out[len(order) :]
+
+
+def nowhere(count: int, dtype: type[np.signedinteger] = np.int64) -> NDArray[Any]:
+    """Return a column of ``count`` rows that point nowhere."""
+    return np.full(count, NOWHERE, dtype)
+
+
+def how_many(mask: NDArray[Any]) -> int:
+    """Return how many rows of a mask are set."""
+    return int(np.count_nonzero(mask))
+
+
+def tuples(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of columns of one length, as Python's own values."""
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none: int = NOWHERE) -> NDArray[Any]:

@@ -19,6 +19,7 @@ from graphlink.ranks.summary import Compared
 from graphlink.replay.machines import error_pct, play_ideal
 from graphlink.replay.workload import workload
 from graphlink.run.discover.standins import MOST_GRAPHS
+from graphlink.tables import tuples
 
 log: Final = logging.getLogger("graphlink")
 
@@ -71,4 +72,4 @@ def _collectives(file: Graph) -> list[tuple[int, int]]:
     """Return (type, bytes) of the collectives on the device that say both, in the order of their ids."""
     at = np.flatnonzero((file.type == NodeType.COMM_COLL) & file.says("comm_type") & file.says("comm_size"))
     at = at[np.argsort(file.id[at], kind="stable")]
-    return list(zip(file.comm_type[at].tolist(), file.comm_size[at].tolist(), strict=True))
+    return list(tuples(file.comm_type[at], file.comm_size[at]))

@@ -34,7 +34,7 @@ from graphlink.records import Short, first_few
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.network import MESSAGES, SIMULATED, Transfers, transfers
 from graphlink.replay.workload import Workload, workload
-from graphlink.tables import numbered_values, take
+from graphlink.tables import how_many, numbered_values, take, tuples
 from graphlink.version import __version__
 
 DEFAULT_BYTES_PER_S: Final = 50e9
@@ -272,13 +272,13 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
     kind, group = work.column("comm_type"), work.column("group")
     node = np.flatnonzero(np.isin(kind, SIMULATED))
     used, nodes = np.unique(np.stack([kind[node], group[node]]), axis=1, return_counts=True)
-    for (what, id_), count in zip(used.T.tolist(), nodes.tolist(), strict=True):
+    for (what, id_), count in tuples(used.T, nodes):
         members = np.array(groups.get(id_, range(math.prod(npus))), np.int64)
         turns = range(1, len(members) if what == CollectiveType.ALL_TO_ALL else 2)
         if any((_hops(members, np.roll(members, turn), npus) > 1).any() for turn in turns):
             found[f"{_type(what)} over {len(members)} ranks"] += count // len(members)
     send = np.flatnonzero(work.column("type") == NodeType.COMM_SEND)
-    found["messages"] += int(np.count_nonzero(_hops(work.node_rank[send], work.column("comm_dst")[send], npus) > 1))
+    found["messages"] += how_many(_hops(work.node_rank[send], work.column("comm_dst")[send], npus) > 1)
     return tuple(f"{count:,} {what}" for what, count in found.most_common() if count)
 
 

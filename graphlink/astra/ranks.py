@@ -25,7 +25,7 @@ from graphlink.model import I64
 from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
-from graphlink.tables import grouped, spread
+from graphlink.tables import grouped, spread, tuples
 
 SHOWN_CYCLE: Final = 6
 HIGHEST_KEY: Final = 499  # of a group in the groups file
@@ -181,9 +181,7 @@ def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
 
     def ops(nodes: I64, peer: I64) -> tuple[Op, ...]:
         columns = (graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)
-        rows = zip(
-            nodes.tolist(), graph.id[nodes].tolist(), *(column[nodes].tolist() for column in columns), strict=True
-        )
+        rows = tuples(nodes, graph.id[nodes], *(column[nodes] for column in columns))
         return tuple(Op(rank, id_, graph.name_of(node), *row) for node, id_, *row in rows)
 
     numbered = of_type(pb.COMM_COLL_NODE)

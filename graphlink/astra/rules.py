@@ -25,7 +25,7 @@ from graphlink.graph.read_et import frames, read_et
 from graphlink.graph_model import BAD_GROUP, NO_GROUP, Fault, Graph, IncomingEdges
 from graphlink.model import I32, I64, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import codes, marked, numbered_values, successive
+from graphlink.tables import codes, how_many, marked, numbered_values, successive
 
 LONG_MICROS: Final = 1 << 46  # ran; twice that did not
 LATEST_MICROS: Final = 1 << 45  # at which communication may not begin; half of it ran
@@ -242,7 +242,7 @@ class RankRules:
         graph = self.graph
         n = len(graph.id)
         count = np.diff(self._both.first)
-        free = int(np.count_nonzero(count == 0))
+        free = how_many(count == 0)
         self._out.add("wide-fan", free > WIDE, [f"rank {self.rank}: {free} nodes without dependencies"])
         alone = np.flatnonzero((np.diff(graph.first) == 1) & (count == 1))
         fan = np.bincount(graph.source[graph.first[alone]], minlength=n)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphlink.cli.out import tell
 from graphlink.errors import InputError
-from graphlink.records import Table, counted, joined
+from graphlink.records import Lines, Table, counted, joined
 
 if TYPE_CHECKING:
     from graphlink.astra.check_rules import Judgement
@@ -49,14 +49,14 @@ def check(arguments: argparse.Namespace) -> int:
     return int(any(judgement.errors for judgement in judged.values()))
 
 
-def text(prefix: str, judgement: Judgement) -> list[str | Table]:
+def text(prefix: str, judgement: Judgement) -> Lines:
     """Return a block per finding: what, what to do, what each reader makes of it, where for example."""
     counts = {"rank": len(judgement.ranks), "node": judgement.nodes}
     of_run, found = (
         ", ".join(counted(count, word) for word, count in some.items())
         for some in (counts, {"error": judgement.errors, "warning": judgement.warnings})
     )
-    lines: list[str | Table] = [f"{prefix}: {of_run}: {found}{_stopped(judgement)}"]
+    lines: Lines = [f"{prefix}: {of_run}: {found}{_stopped(judgement)}"]
     for verdict in judgement.verdicts:
         rule = verdict.rule
         effects = [("ASTRA-sim of 2026", rule.head), ("of 2024", rule.legacy)]

@@ -15,7 +15,7 @@ from graphlink.astra import READERS, TOPOLOGIES
 from graphlink.cli.arguments import at_least_one, between, gigabytes_per_s, latency_ns
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError
-from graphlink.records import Table, counted, ms
+from graphlink.records import Lines, Table, counted, ms
 
 if TYPE_CHECKING:
     from graphlink.astra.files import Network
@@ -134,7 +134,7 @@ def _networks(arguments: argparse.Namespace) -> tuple[list[Network], Sequence[in
     return networks, () if values[RANKS] == (None,) else values[RANKS]
 
 
-def text(found: Simulated, *, swept: bool, verbose: bool = False) -> list[str | Table]:
+def text(found: Simulated, *, swept: bool, verbose: bool = False) -> Lines:
     """Return the report for people: how it went and how long it took, the times beside each other, why they differ."""
     body = _sweep(found) if swept else _one(found, found.runs[0], verbose=verbose)
     failed = [line for run in found.runs if not run.ok for line in _failure(run, swept=swept)]
@@ -142,7 +142,7 @@ def text(found: Simulated, *, swept: bool, verbose: bool = False) -> list[str | 
     return [*body, *failed, *(f"warning: {one}" for one in found.warnings)]
 
 
-def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> list[str | Table]:
+def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> Lines:
     from graphlink.astra.simulate import text_of_network
 
     by = f"{found.folder} in {Path(found.simulator).name} ({found.reader})"
@@ -185,7 +185,7 @@ def _longest(found: Simulated) -> int | None:
     return max((rank.recorded_ns for rank in found.ranks if rank.recorded_ns is not None), default=None)
 
 
-def _works_of_ranks(pairs: Sequence[tuple[RankTimes, SimulatedRank]], head: Sequence[str]) -> list[str | Table]:
+def _works_of_ranks(pairs: Sequence[tuple[RankTimes, SimulatedRank]], head: Sequence[str]) -> Lines:
     rows = [(f"{pair[0].rank}", *row) for pair in pairs for row in _works([pair])]
     return ["", "the same by rank", Table(rows, ("rank", "work", *head), "<<>>>>>")]
 
@@ -275,7 +275,7 @@ def _failure(run: SimulatorRun, *, swept: bool) -> list[str]:
     return ["", f"failed{where}: {'; '.join(run.failed)}", *reasons, *said]
 
 
-def _sweep(found: Simulated) -> list[str | Table]:
+def _sweep(found: Simulated) -> Lines:
     longest = _longest(found)
     by_ranks = any(run.replayed_ns is not None for run in found.runs)
     rows = []

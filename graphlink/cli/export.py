@@ -8,7 +8,7 @@ from pathlib import Path
 from graphlink.choices import FORMATS
 from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
-from graphlink.records import Table, counted
+from graphlink.records import Lines, Table, counted
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def export(arguments: argparse.Namespace) -> int:
         library.open(folder), out, arguments.format, names=arguments.table, rank=arguments.rank, force=arguments.force
     )
     rows = [(table.file, f"{table.rows:,}", f"{len(table.columns)}") for table in made.tables]
-    report: list[str | Table] = [
+    report: Lines = [
         f"wrote {counted(len(rows), 'table')} to {out}",
         Table(rows, ("file", "rows", "columns"), "<>>"),
     ]

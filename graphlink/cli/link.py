@@ -19,7 +19,7 @@ from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
-from graphlink.records import Table
+from graphlink.records import Lines, Table
 from graphlink.wings import each
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _filled(record: type[_Record], arguments: argparse.Namespace, **others: obje
     return record(**fields)
 
 
-def _next(made: Summary, out: str) -> list[str | Table]:
+def _next(made: Summary, out: str) -> Lines:
     """Return what to run next, of a run with graphs."""
     if not made.ranks:
         return []

@@ -17,6 +17,7 @@ from graphlink.cli.arguments import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import (
+    Lines,
     Table,
     apart,
     before_what,
@@ -200,7 +201,7 @@ def _refuse_mixed(arguments: argparse.Namespace) -> None:
         raise UsageError("--list lists what is recorded, and changes nothing", todo="leave the changes out, or --list")
 
 
-def listing(found: Listed, what: str) -> list[str | Table]:
+def listing(found: Listed, what: str) -> Lines:
     """Return the names that can be scaled, for people."""
     sort = "" if found.sort is None else f" of sort {found.sort}"
     head = (
@@ -225,7 +226,7 @@ def listing(found: Listed, what: str) -> list[str | Table]:
         for names in (found.names, found.ranges)
     )
     left = found.of - len(found.names)
-    lines: list[str | Table] = [head]
+    lines: Lines = [head]
     heads = ("time", "on path", "nodes", "sort", "name", "half as long")
     if rows:
         lines.append(Table(rows, heads, ">>><<<"))
@@ -253,7 +254,7 @@ def listing(found: Listed, what: str) -> list[str | Table]:
     return lines
 
 
-def text(report: Report, what: str, *, verbose: bool = False) -> list[str | Table]:
+def text(report: Report, what: str, *, verbose: bool = False) -> Lines:
     """Return the report for people: the gain of changes before all else. ``verbose``: with the replay of the recording
     where there are changes, and where that replay and the recording drift apart.
     """
@@ -293,8 +294,8 @@ def _notes(report: Report) -> list[str]:
     ]
 
 
-def _run(run: Run, *, verbose: bool) -> list[str | Table]:
-    lines: list[str | Table] = [
+def _run(run: Run, *, verbose: bool) -> Lines:
+    lines: Lines = [
         f"rank {r.rank}: {_replayed(r)}, {'' if r.finished else f'{r.ran:,} of '}{r.nodes:,} nodes" for r in run.ranks
     ]
     lines += _stuck(run.stuck)
@@ -304,7 +305,7 @@ def _run(run: Run, *, verbose: bool) -> list[str | Table]:
     return [*lines, *_drifts(run), *_slot_waits(run)] if verbose else lines
 
 
-def _drifts(run: Run) -> list[str | Table]:
+def _drifts(run: Run) -> Lines:
     if not run.drifts:
         return []
     rows = []
@@ -315,7 +316,7 @@ def _drifts(run: Run) -> list[str | Table]:
     return [head, Table(rows, align="><><", indent=4)]
 
 
-def _slot_waits(run: Run) -> list[str | Table]:
+def _slot_waits(run: Run) -> Lines:
     if not run.slot_waits:
         return []
     waits = []
@@ -344,7 +345,7 @@ def _all(run: Run) -> str:
     return f"{measured}replayed {_ms(run.total_ns)}{error}, {ran:,} of {nodes:,} nodes run{apart}"
 
 
-def _path(path: PathEntry) -> list[str | Table]:
+def _path(path: PathEntry) -> Lines:
     """Return the path in the words of ``graphlink critical-path``, the largest part first."""
     whole, spent = path.length_ns, Counter[str]()
     for sort, ns in path.work_ns.items():
@@ -361,7 +362,7 @@ def _path(path: PathEntry) -> list[str | Table]:
     ]
 
 
-def _gains(report: Report, what: str) -> list[str | Table]:
+def _gains(report: Report, what: str) -> Lines:
     """Return what the changes gain, in all and of each rank, and what they did."""
     head, rows = f"{what} on machine {report.machine}, what if", []
     for run, w in zip(report.runs, report.what_if, strict=True):
@@ -385,7 +386,7 @@ def _gains(report: Report, what: str) -> list[str | Table]:
     ]
 
 
-def _sure(report: Report) -> list[str | Table]:
+def _sure(report: Report) -> Lines:
     """Return between which times a second run with the changes is; of several runs, of each."""
     from graphlink.replay.band import band_head, band_words
 
@@ -408,9 +409,9 @@ def _answer(w: WhatIf) -> str:
     return f"{'costs' if gain < 0 else 'saves'} {_ms(abs(gain))} ({percent(abs(gain), w.path_ns)})"
 
 
-def _answers(report: Report) -> list[str | Table]:
+def _answers(report: Report) -> Lines:
     """Return the path after the changes, and what they do not answer."""
-    lines: list[str | Table] = []
+    lines: Lines = []
     for w in report.what_if:
         lines += [
             "",

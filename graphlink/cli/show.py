@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import Table
+from graphlink.records import Lines, Table
 from graphlink.wings import each
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _node(seen: NodeView) -> list[str | Table]:
-    lines: list[str | Table] = [f"node {seen.id}  {seen.name}", f"  {seen.type}, {seen.duration_micros} us"]
+def _node(seen: NodeView) -> Lines:
+    lines: Lines = [f"node {seen.id}  {seen.name}", f"  {seen.type}, {seen.duration_micros} us"]
     if seen.attributes:
         texts = {
             name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -78,7 +78,7 @@ def _node(seen: NodeView) -> list[str | Table]:
     return [*lines, *_edges("is waited for by", seen.awaited_by)]
 
 
-def _edges(title: str, edges: Sequence[Edge]) -> list[str | Table]:
+def _edges(title: str, edges: Sequence[Edge]) -> Lines:
     if not edges:
         return [f"{title}: none"]
     listed = Table([(e.kind or "?", f"{e.id}", e.name) for e in edges[:MOST_EDGES]], align="<>")

@@ -40,7 +40,7 @@ from graphlink.model import (
     Trace,
 )
 from graphlink.records import first_few
-from graphlink.tables import marked, spread, take
+from graphlink.tables import marked, nowhere, spread, take
 from graphlink.version import __version__
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
@@ -177,13 +177,13 @@ def _host_edges(x: _Parts) -> list[Edges]:
     chained = i[nodes.tid[1:] == nodes.tid[:-1]] if len(i) else i
     woken = np.flatnonzero(nodes.sleep != NOWHERE)
     sleep = nodes.sleep[woken]
-    nothing = np.full(len(woken), NOWHERE, np.int32)
+    nothing = nowhere(len(woken), np.int32)
     waker = nodes.carrying(nodes.axis.of(sleeps.by_tid[sleep], sleeps.release_ns[sleep]), nothing)
     forward, backward = x.host.autograd
     asked = x.host.begun
     with_thread = x.async_row[nodes.axis.has(asked.tid[x.async_row])]
     beginner = nodes.carrying(
-        nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32)
+        nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), nowhere(len(with_thread), np.int32)
     )
     begun = (
         nodes.start_ns[beginner] <= asked.at_ns[with_thread]
@@ -387,7 +387,7 @@ def _callers(x: _Parts) -> I64:
     none.
     """
     nodes, el, linked = x.host.nodes, x.host.elements, x.linked
-    out = np.full(x.end + 1, NOWHERE, np.int64)
+    out = nowhere(x.end + 1)
     own = np.flatnonzero(nodes.kind == NodeKind.HOST_OP)
     parent = el.parent[nodes.element[own]]
     out[own[parent != NOWHERE]] = nodes.first[parent[parent != NOWHERE]]

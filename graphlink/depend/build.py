@@ -26,10 +26,10 @@ from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import I64, NOWHERE, Communication, Linked, Sync, Waits
+from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import NOTE, Short
-from graphlink.tables import take
+from graphlink.tables import how_many, take
 
 NO_ROWS = (
     f"{NOTE}the recording has no cuda_sync rows: waits are inferred from their effect, and HTA finds none "
@@ -143,7 +143,7 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     )
     # event waits that showed only in late starts, and waits without a call, are found and kept, too
     added = device.events.found_by[len(found.dependencies.device.source) :]
-    inferred = int(np.count_nonzero(added)) + len(spun.source)
+    inferred = how_many(added) + len(spun.source)
     counts = found.dependencies.counts
     by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + inferred}
     counts = Sync(
@@ -194,7 +194,7 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
     if options.sync == "hta":  # HTA alone: no rows of ours speak against it
         cuda = replace(
             cuda,
-            waits=take(cuda.waits, np.zeros(0, np.int64)),
+            waits=take(cuda.waits, EMPTY),
             told_call=np.zeros(len(cuda.told_call), np.bool_),
             told_op=np.zeros(len(cuda.told_op), np.bool_),
         )
@@ -212,11 +212,8 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
             warnings.append(NO_ROWS)
-    behind = int(
-        np.count_nonzero(
-            behind_rows(linked) & (cuda.role != Role.OTHER) & (cuda.role < Role.COPY) & (linked.call_op == NOWHERE)
-        )
-    )
+    known = (cuda.role != Role.OTHER) & (cuda.role < Role.COPY)
+    behind = how_many(behind_rows(linked) & known & (linked.call_op == NOWHERE))
     if behind:
         warnings.append(
             f"{NOTE}synchronisation and event calls ({behind:,}) after the last row are left out: the profiler's own"

@@ -34,7 +34,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
-from graphlink.tables import codes, marked, spread, successive
+from graphlink.tables import codes, marked, spread, successive, tuples
 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
@@ -241,7 +241,7 @@ class _CallReader:
         launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
         launches = iter(
             [
-                *zip(self.rank[launched].tolist(), self.first_op[launched].tolist(), strict=True),
+                *tuples(self.rank[launched], self.first_op[launched]),
                 (len(self.rank), NOWHERE),
             ]
         )

@@ -25,7 +25,18 @@ from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.patterns import containing
-from graphlink.tables import begins, concat, grouped, lookup, marked, numbered_rows, spread, successive
+from graphlink.tables import (
+    begins,
+    concat,
+    grouped,
+    how_many,
+    lookup,
+    marked,
+    numbered_rows,
+    spread,
+    successive,
+    tuples,
+)
 
 EVENT_NS: Final = 30_000  # at most so long after what it waits for an op begins, or a call returns
 BLOCKED_NS: Final = 3_000  # a call that takes longer has waited
@@ -65,7 +76,7 @@ def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
     syncs = trace.syncs
     known = syncs.stream_known
     for devices, streams in ((syncs.device[known], syncs.stream[known]), (trace.events.device, trace.events.stream)):
-        for pair in zip(devices.tolist(), streams.tolist(), strict=True):
+        for pair in tuples(devices, streams):
             index.setdefault(pair, len(index))
     return key, index
 
@@ -144,7 +155,7 @@ class _Walk:
         by_stream = grouped((stream, key) for (_, stream), key in index.items())
         known = np.flatnonzero(s.record_known & s.record_stream_known)
         columns = (s.record, s.record_stream, s.device, s.event, s.event_known, s.kind)
-        rows = list(zip(*(c[known].tolist() for c in columns), strict=True))
+        rows = list(tuples(*(c[known] for c in columns)))
         device_of = dict(device_of)
         for _, stream, device, event, named, kind in rows:
             keys = by_stream.get(stream, [])
@@ -158,7 +169,7 @@ class _Walk:
             if not out.get(record, ((), 0))[0]:
                 out[record] = (tuple(others if own is None else [own, *others]), FoundBy.CUDA_SYNC)
         e = self.trace.events
-        for c, d, stream in zip(e.correlation.tolist(), e.device.tolist(), e.stream.tolist(), strict=True):
+        for c, d, stream in tuples(e.correlation, e.device, e.stream):
             bits = FoundBy.EVENT_ID | (FoundBy.CUDA_SYNC if c in out and out[c][0] else 0)
             out[c] = ((index[d, stream],), bits)
         return out
@@ -390,7 +401,7 @@ class _Walk:
     def waits_for(self) -> dict[int, list[int]]:
         """Return the sync rows that name each record."""
         known = np.flatnonzero(self.trace.syncs.record_known)
-        return grouped(zip(self.trace.syncs.record[known].tolist(), known.tolist(), strict=True))
+        return grouped(tuples(self.trace.syncs.record[known], known))
 
     @cached_property
     def launches(self) -> tuple[I64, Neighbours]:
@@ -443,7 +454,7 @@ class _Walk:
     def result(self) -> CudaWaits:
         call_rank = call_order(self.trace.calls)
         launch_rank = np.append(call_rank, -1)[self.linked.device_call]
-        without = int(np.count_nonzero(self.call_of_row == NOWHERE))
+        without = how_many(self.call_of_row == NOWHERE)
         recorded = between(self.replays.source, self.replays.target, FoundBy.RECORDED)
         told = self.told_call, self.told_op
         unplaced = np.array(self.unplaced, np.int64)

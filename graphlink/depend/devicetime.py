@@ -18,7 +18,7 @@ from graphlink.depend.cuda import EVENT_NS, waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
-from graphlink.tables import spread, successive
+from graphlink.tables import spread, successive, tuples
 
 NEAR_NS = 5_000
 AT_ONCE_TIMES = 3
@@ -92,7 +92,7 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
     row_of, end_of = by_end.tolist(), device.end_ns[by_end].tolist()
     found: list[tuple[int, int]] = []
     at_once: dict[int, int] = {}
-    for op, at in zip(late.tolist(), last.tolist(), strict=True):
+    for op, at in tuples(late, last):
         floor = max(int(device.start_ns[op]) - EVENT_NS, int(ready[op]) + 1)
         nearest_ns = int(device.start_ns[op]) - NEAR_NS
         while at >= 0 and end_of[at] >= floor:

@@ -11,7 +11,7 @@ from graphlink.depend.points import Blocked, Cuts, Points, points
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.graph_model import NodeKind
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
 from graphlink.spans import NONE, Spans
 from graphlink.tables import spread
 
@@ -79,7 +79,7 @@ def host_nodes(
     kind = np.where(gap, NodeKind.HOST_GAP, part_kind).astype(np.uint8)
     element = np.where(gap, NOWHERE, element).astype(np.int32)
     first = spread(len(el.tid), element[is_own], np.flatnonzero(is_own).astype(np.int32))
-    duration_ns = np.bincount(node, own, n).astype(np.int64) if n else np.zeros(0, np.int64)
+    duration_ns = np.bincount(node, own, n).astype(np.int64) if n else EMPTY
     until = spread(n, node[~asleep], following[~asleep], 0)  # of the points of a node the last stays
     wait_ns = _wait_ns(blocked, first, p.at_ns[at])
     asleep_ns = int(spent[asleep].sum())
@@ -91,7 +91,7 @@ def host_nodes(
     return HostNodes(
         kind=kind,
         element=element,
-        tid=marks.axis.tids[marks.axis.thread(p.at_ns[at])] if n else np.zeros(0, np.int64),
+        tid=marks.axis.tids[marks.axis.thread(p.at_ns[at])] if n else EMPTY,
         start_ns=marks.axis.time_ns(p.at_ns[at]),
         until_ns=marks.axis.time_ns(until),
         duration_ns=duration_ns,

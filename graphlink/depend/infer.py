@@ -37,7 +37,7 @@ from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 from graphlink.patterns import containing
-from graphlink.tables import largest
+from graphlink.tables import largest, tuples
 
 USUAL = Mode(3_000, 12_000)
 TIE_NS = 3_000
@@ -87,9 +87,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
             launched=op,
             last=at,
         )
-        for call, at, op in zip(
-            asked.tolist(), last.tolist(), _launched_last(linked, cuda, asked).tolist(), strict=True
-        )
+        for call, at, op in tuples(asked, last, _launched_last(linked, cuda, asked))
     ]
     bands = _bands(linked, cuda, search, asked, asking)
     for call, what in zip(asked.tolist(), asking, strict=True):
@@ -281,7 +279,7 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
     held &= returned_ns - trace.device.start_ns[row] > UNSURE_NS
     name = trace.calls.name[call]
     held &= ~np.isin(name, name[end_ns > returned_ns + LATENCY_NS])
-    return list(zip(row[held].tolist(), call[held].tolist(), strict=True))
+    return list(tuples(row[held], call[held]))
 
 
 def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
@@ -304,4 +302,4 @@ def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple
         & (device.start_ns[row] + slack_ns < trace.calls.end_ns[call])
         & (device.start_ns[row] - device.end_ns[source] <= EVENT_NS)
     )
-    return list(zip(source[held].tolist(), call[held].tolist(), strict=True))
+    return list(tuples(source[held], call[held]))

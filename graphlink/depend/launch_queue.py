@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import I64, NOWHERE, Linked, Trace
+from graphlink.model import EMPTY, I64, NOWHERE, Linked, Trace
 from graphlink.spans import NEVER
 from graphlink.tables import distinct, equal_runs, numbered_values, sums, values_at
 
@@ -40,7 +40,7 @@ def held_launches(linked: Linked) -> tuple[I64, I64]:
     role = roles(calls, trace.strings)
     launched_ns = values_at(calls.start_ns, call, NEVER)
     order = np.lexsort((launched_ns, device.stream, device.device))
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    found = [(EMPTY, EMPTY)]
     for rows in equal_runs(order, device.stream[order], device.device[order]):
         if len(rows) > LEAST_AHEAD:
             launches = distinct(call[rows][call[rows] != NOWHERE])

@@ -18,7 +18,7 @@ from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import EulerTour
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.spans import NONE, Spans, covered_before, holding
-from graphlink.tables import take
+from graphlink.tables import nowhere, take
 
 LAUNCH_REST_NS = 5_000
 
@@ -60,7 +60,7 @@ class Cuts:
     @staticmethod
     def of(at_ns: I64, after: I32 | None = None, *, launch: bool = False) -> Cuts:
         n = len(at_ns)
-        return Cuts(at_ns, np.full(n, NOWHERE, np.int32) if after is None else after, np.full(n, launch))
+        return Cuts(at_ns, nowhere(n, np.int32) if after is None else after, np.full(n, launch))
 
 
 class Points(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps, unknown: Spans) -> tu
         np.concatenate([np.full(len(p[1]), p[0], np.uint8) for p in parts]),
         np.concatenate([p[1] for p in parts]),
         np.concatenate([p[2] for p in parts]),
-        np.concatenate([np.full(len(p[1]), NOWHERE, np.int32) if p[3] is None else p[3] for p in parts]),
+        np.concatenate([nowhere(len(p[1]), np.int32) if p[3] is None else p[3] for p in parts]),
     )
 
 

@@ -25,7 +25,7 @@ from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.patterns import fits
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import begins, concat, marked, spread, take
+from graphlink.tables import begins, concat, how_many, marked, spread, take
 
 
 class Dependencies(msgspec.Struct, frozen=True):
@@ -164,14 +164,12 @@ def _older_of_stream(cuda: CudaWaits, pairs: Waits, mask: Bool, target: I32) -> 
 def _counts(pairs: Waits, reason: U8) -> Sync:
     return Sync(
         found=len(reason),
-        kept=int(np.count_nonzero(reason == 0)),
-        rejected={
-            _REASONS[r]: int(np.count_nonzero(reason == r)) for r in range(1, len(_REASONS)) if (reason == r).any()
-        },
+        kept=how_many(reason == 0),
+        rejected={_REASONS[r]: how_many(reason == r) for r in range(1, len(_REASONS)) if (reason == r).any()},
         by_source={
             name: count
             for name, bit in _SOURCES
-            if (count := int(np.count_nonzero(pairs.found_by & bit))) or bit != FoundBy.RECORDED
+            if (count := how_many(pairs.found_by & bit)) or bit != FoundBy.RECORDED
         },
     )
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool, Trace, Waits
-from graphlink.tables import begins, codes, counted_from, marked, numbered_rows, spread, successive
+from graphlink.model import EMPTY, I64, NOWHERE, Bool, Trace, Waits
+from graphlink.tables import begins, codes, counted_from, marked, nowhere, numbered_rows, spread, successive
 
 
 class Replays(msgspec.Struct, frozen=True):
@@ -40,8 +40,8 @@ class Replays(msgspec.Struct, frozen=True):
 
 def between(source: I64, target: I64, found_by: int) -> Waits:
     """Return what device rows wait for as waits; ``found_by`` 0: stream order, which nobody had to find."""
-    nowhere, bits = np.full(len(source), NOWHERE, np.int32), np.full(len(source), found_by, np.uint8)
-    return Waits(source.astype(np.int32), nowhere, target.astype(np.int32), bits)
+    no_call, bits = nowhere(len(source), np.int32), np.full(len(source), found_by, np.uint8)
+    return Waits(source.astype(np.int32), no_call, target.astype(np.int32), bits)
 
 
 def replays(trace: Trace) -> Replays:
@@ -50,7 +50,7 @@ def replays(trace: Trace) -> Replays:
     stream = numbered_rows(device.device, device.stream)[1]
     number, source, target = _recorded(trace)
     if (number == NOWHERE).all():
-        none, no_row = np.zeros(0, np.int64), np.zeros(len(stream), np.bool_)
+        none, no_row = EMPTY, np.zeros(len(stream), np.bool_)
         return Replays(number, stream, stream, no_row, no_row, none, none, none, none)
     launched = _launch_streams(trace, number, stream)
     while True:
@@ -98,7 +98,7 @@ def _in_order(number: I64, launched: I64, stream: I64, source: I64, target: I64)
 def _recorded(trace: Trace) -> tuple[I64, I64, I64]:
     """Return (replay of each device row, source, target): rows of the dependencies of each replay."""
     device, deps = trace.device, trace.graph_deps
-    none = np.zeros(0, np.int64)
+    none = EMPTY
     if deps is None:
         return np.full(len(device.graph), NOWHERE), none, none
     graph = np.concatenate([device.graph, deps.graph, deps.graph])

@@ -34,7 +34,7 @@ from graphlink.depend.threads import Handed
 from graphlink.depend.timeline import Elements, behind_rows, in_loader
 from graphlink.model import I32, I64, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
-from graphlink.tables import distinct, take
+from graphlink.tables import distinct, take, tuples
 
 ASLEEP_NS = 100_000
 WAKING_NS = 2_000_000
@@ -155,7 +155,7 @@ def _soon(s: Sleeps) -> Bool:
     out: Bool = waking_ns <= WAKING_NS
     possible = (waking_ns <= LATEST_NS) & (s.by_tid != s.tid)
     late = np.flatnonzero(~out & possible)
-    for tid, by in set(zip(s.tid[late].tolist(), s.by_tid[late].tolist(), strict=True)):
+    for tid, by in set(tuples(s.tid[late], s.by_tid[late])):
         pair = np.flatnonzero((s.tid == tid) & (s.by_tid == by) & possible)
         mode = mode_of(waking_ns[pair], 1 / (s.until_ns[pair] - s.from_ns[pair]))
         if mode:

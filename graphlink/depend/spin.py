@@ -25,8 +25,8 @@ from graphlink.depend.points import Blocked
 from graphlink.depend.reject import Dependencies
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
-from graphlink.model import I32, I64, NOWHERE, Bool, Linked
-from graphlink.tables import numbered_rows, spread, take
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
+from graphlink.tables import how_many, numbered_rows, spread, take
 
 NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
@@ -73,7 +73,7 @@ def spins(linked: Linked, found: Dependencies, el: Elements, marks: EulerTour, s
         ended_ns=ended[waits],
         source=op[waits],
         before=np.where(early, before, NOWHERE)[waits].astype(np.int32),
-        untold=int(np.count_nonzero(untold)),
+        untold=how_many(untold),
         untold_ns=int((silent.until_ns - silent.from_ns)[untold].sum()),
     )
 
@@ -91,14 +91,10 @@ def _silences(linked: Linked, marks: EulerTour, slept: Sleeps) -> Blocked:
     """Find stretches of 100 us and more inside an op, without any mark or call and not asleep."""
     calls, axis = linked.trace.calls, marks.axis
     n = len(marks.at_ns)
-    at = (
-        np.flatnonzero((np.diff(marks.at_ns) >= ASLEEP_NS) & (marks.owner[: n - 1] != NOWHERE))
-        if n
-        else np.zeros(0, np.int64)
-    )
+    at = np.flatnonzero((np.diff(marks.at_ns) >= ASLEEP_NS) & (marks.owner[: n - 1] != NOWHERE)) if n else EMPTY
     at = at[axis.thread(marks.at_ns[at]) == axis.thread(marks.at_ns[at + 1])]
     from_ns, until_ns = marks.at_ns[at], marks.at_ns[at + 1]
-    call = np.flatnonzero(axis.has(calls.tid)) if len(at) else np.zeros(0, np.int64)
+    call = np.flatnonzero(axis.has(calls.tid)) if len(at) else EMPTY
     begin = axis.clipped(calls.tid[call], calls.start_ns[call])
     end = axis.clipped(calls.tid[call], calls.end_ns[call])
     place = np.searchsorted(from_ns, begin, side="right") - 1

@@ -12,7 +12,7 @@ from graphlink.linking.launch import rounding_ns
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
-from graphlink.tables import last_before, lookup, spread
+from graphlink.tables import last_before, lookup, spread, tuples
 
 Handed: TypeAlias = dict[tuple[int, int], tuple[int, int, bool]]
 
@@ -58,8 +58,8 @@ def handed_over(linked: Linked, el: Elements) -> Handed:
     at, maker = at[real], maker[real]
     while len(at):
         for key, made in zip(
-            zip(el.tid[at].tolist(), el.start_ns[at].tolist(), strict=True),
-            zip(rows.end_ns[maker].tolist(), rows.tid[maker].tolist(), strict=True),
+            tuples(el.tid[at], el.start_ns[at]),
+            tuples(rows.end_ns[maker], rows.tid[maker]),
             strict=True,
         ):
             out[key] = max(out.get(key, (*made, False)), (*made, False))
@@ -77,8 +77,8 @@ def _asked_for(linked: Linked, el: Elements) -> Handed:
     at = Neighbours.of(tid, start_ns).since(rows.tid[row], rows.start_ns[row])
     row, at = row[at != NOWHERE], at[at != NOWHERE]
     asked_ns = np.minimum(rows.end_ns[op[row]], rows.start_ns[row])
-    keys = zip(tid[at].tolist(), start_ns[at].tolist(), strict=True)
-    asked = zip(asked_ns.tolist(), rows.tid[op[row]].tolist(), strict=True)
+    keys = tuples(tid[at], start_ns[at])
+    asked = tuples(asked_ns, rows.tid[op[row]])
     return {key: (ns, by, True) for key, (ns, by) in zip(keys, asked, strict=True)}
 
 

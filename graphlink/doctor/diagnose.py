@@ -45,6 +45,7 @@ from graphlink.run.join import JoinedRanks, join
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank, rank_of
 from graphlink.run.records import GraphedRank, LinkedRank, RankRows
+from graphlink.tables import how_many
 from graphlink.wings import Parts, SideFile, any_of, each, wing
 
 _LISTED: Final = 8  # ranks, groups or conflicts that a text names
@@ -105,7 +106,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     if rows:
         findings += ranks_lacking(rows)
     for path in given.bare:
-        nodes = int(np.count_nonzero(read_host(path).rf_id > 0))
+        nodes = how_many(read_host(path).rf_id > 0)
         findings.append(Finding("no-kineto", figures={"nodes": nodes}, files=(str(path),)))
     if given.passed_over:
         findings.append(Finding("left-aside", 0.0, told=tuple(given.passed_over)))
@@ -189,7 +190,7 @@ def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
         told=tuple(run.summary.matched.conflicts[:_LISTED]),
     )
     yield from _clocks(run, rows)
-    apart, late = (int(np.count_nonzero(run.figures.apart == why)) for why in (Apart.BEGAN_APART, Apart.FIRST))
+    apart, late = (how_many(run.figures.apart == why) for why in (Apart.BEGAN_APART, Apart.FIRST))
     if apart:
         yield Finding("began-apart", apart / meetings, {"meetings": apart, "spread_ns": _spread(run, rows)})
     yield from if_any("first-meeting-late", {"meetings": late}, meetings)

@@ -35,7 +35,7 @@ from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import union, within
 from graphlink.steps import steps_of
-from graphlink.tables import lookup, marked, numbered_rows
+from graphlink.tables import how_many, lookup, marked, numbered_rows
 
 _GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader of exports gives to a row of a whole graph
 OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
@@ -84,7 +84,7 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
         "ends-late", "steps-overlap", "merged-ranks",
     ):  # fmt: skip
         yield from if_any(kind, {"rows": trace.mended.get(kind, 0)}, rows + calls + ops)
-    yield from if_any("clock-unknown", {"calls": int(np.count_nonzero(without_clock(trace)))}, calls)
+    yield from if_any("clock-unknown", {"calls": how_many(without_clock(trace))}, calls)
     broken = {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}
     count = sum(broken.values())
     yield from if_any("broken-rows", {"rows": count}, count + rows + calls + ops, broken)
@@ -100,9 +100,9 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
     tables = (trace.host, trace.calls, trace.device)
     rows = sum(len(t.start_ns) for t in tables)
     if rounding_ns(trace) and rows:
-        zero = sum(int(np.count_nonzero(t.start_ns == t.end_ns)) for t in tables)
+        zero = sum(how_many(t.start_ns == t.end_ns) for t in tables)
         yield Finding("integer-us", zero / rows, {"zero": zero, "rows": rows})
-    cut = int(np.count_nonzero(trace.calls.end_ns != linked.trace.calls.end_ns))
+    cut = how_many(trace.calls.end_ns != linked.trace.calls.end_ns)
     yield from if_any("calls-overlap", {"calls": cut}, len(trace.calls.end_ns))
     from_ns, until_ns = bounds(trace)
     overhead = trace.overhead
@@ -110,9 +110,7 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
     covered = within(union(overhead.start_ns, overhead.end_ns), from_ns, until_ns)
     took_ns = int((covered.end_ns - covered.start_ns).sum())
     if took_ns >= OVERHEAD_SHARE * (until_ns - from_ns):
-        yield from if_any(
-            "profiler-overhead", {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))}, until_ns - from_ns
-        )
+        yield from if_any("profiler-overhead", {"overhead_ns": took_ns, "rows": how_many(inside)}, until_ns - from_ns)
 
 
 def bounds(trace: Trace) -> tuple[int, int]:
@@ -128,7 +126,7 @@ def links_lacking(linked: Linked) -> Iterator[Finding]:
     engine = fits(AUTOGRAD_ENGINE, trace.strings)[host.name]
     numbered = bool((host.seq_id >= 0).any()) or (et is not None and bool((et.seq_id >= 0).any()))
     if engine.any() and not numbered and not len(trace.flows.fwd_ns):
-        count = int(np.count_nonzero(engine))
+        count = how_many(engine)
         yield Finding("no-backward-links", count / len(engine), {"rows": count})
     times = np.unique(host.seq_id[engine & (host.seq_id >= 0)], return_counts=True)[1]
     yield from if_any("backward-twice", {"rows": int(times[times > 1].sum())}, len(engine))
@@ -186,8 +184,8 @@ def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
 
 def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[Finding]:
     """Report where a rank's execution trace has less, or other, than its device recording."""
-    match, rows, nodes = linked.match, len(linked.match.et), int(np.count_nonzero(et.rf_id > 0))
-    matched = int(np.count_nonzero(match.et != NOWHERE))
+    match, rows, nodes = linked.match, len(linked.match.et), how_many(et.rf_id > 0)
+    matched = how_many(match.et != NOWHERE)
     if match.method == "order":
         yield Finding("matched-by-order", matched / max(rows, 1), {"matched": matched, "rows": rows})
     differing = (*differences(linked.trace, et), *(f"process group {text}" for text in comm.differing))
@@ -230,7 +228,7 @@ def export_lacking(path: Path, linked: Linked, comm: Communication, numbering: N
         if not export.epoch_ns:
             yield Finding("nsys-no-session-time", 0.0)
     whole = np.array([s.startswith(_GRAPH_ROW) for s in trace.strings], np.bool_)
-    yield from if_any("nsys-graphs-whole", {"ops": int(np.count_nonzero(whole[trace.device.name]))}, ops)
+    yield from if_any("nsys-graphs-whole", {"ops": how_many(whole[trace.device.name])}, ops)
     if numbering is not None and numbering.world_size is None and (len(numbering.ranks) > 1 or comms):
         yield Finding("nsys-rank-by-order", 0.0)
     odd = tuple(text for text in trace.warnings if text not in cut)
@@ -255,12 +253,12 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     inferred_calls = found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]
     took_ns = int((calls.end_ns - calls.start_ns)[blocking].sum())
     figures = {
-        "calls": int(np.count_nonzero(blocking)),
-        "explained": int(np.count_nonzero(blocking & np.isin(np.arange(len(role)), inferred_calls))),
+        "calls": how_many(blocking),
+        "explained": how_many(blocking & np.isin(np.arange(len(role)), inferred_calls)),
         "inferred": built.sync.by_source["inferred"],
         "unexplained": built.untold.calls,
         "unexplained_ns": built.untold.calls_ns,
-        "waits": int(np.count_nonzero(role == Role.STREAM_WAIT)),
+        "waits": how_many(role == Role.STREAM_WAIT),
     }
     share = share_of(took_ns, until_ns - from_ns)
     if not len(syncs.kind):
@@ -271,14 +269,14 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
         "cuda-sync-without-calls", {"lone": found.cuda.rows_without_call, "rows": len(syncs.kind)}, len(syncs.kind)
     )
     of_event = np.isin(syncs.kind, (SyncKind.EVENT, SyncKind.STREAM_WAIT))
-    unnamed = int(np.count_nonzero(of_event & ~syncs.record_known))
+    unnamed = how_many(of_event & ~syncs.record_known)
     if unnamed:
-        rows = int(np.count_nonzero(of_event))
+        rows = how_many(of_event)
         kind = "nsys-no-event-records" if nsys else "no-event-records" if unnamed == rows else "event-records-outside"
         yield Finding(kind, unnamed / rows, {"unnamed": unnamed, "rows": rows, "inferred": figures["inferred"]})
     call, record = lookup(calls.correlation, syncs.correlation), lookup(calls.correlation, syncs.record)
     named = (call != NOWHERE) & (record != NOWHERE)
-    after = int(np.count_nonzero(calls.start_ns[record[named]] > calls.start_ns[call[named]]))
+    after = how_many(calls.start_ns[record[named]] > calls.start_ns[call[named]])
     yield from if_any("records-after-waits", {"rows": after}, len(syncs.kind))
     over = np.unique(built.rejected.call[built.rejected.call != NOWHERE])
     blocked_ns = int((calls.end_ns - calls.start_ns)[over].sum())
@@ -286,7 +284,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     yield from if_any("waits-impossible", {"rows": rows, "blocked_ns": blocked_ns}, rows + built.sync.kept)
     without = blocking & ~found.cuda.told_call
     if figures["unexplained"] or (figures["inferred"] and without.any()):
-        missing = int(np.count_nonzero(without))
+        missing = how_many(without)
         yield Finding(
             "cuda-sync-gaps",
             missing / max(figures["calls"], 1),

@@ -16,7 +16,7 @@ from graphlink.cli.out import tell
 from graphlink.doctor.kinds import ENOUGH, INSPECTOR_BYTES, POOLS
 from graphlink.doctor.records import Finding
 from graphlink.errors import UsageError
-from graphlink.records import Table, counted, first_few
+from graphlink.records import Lines, Table, counted, first_few
 
 if TYPE_CHECKING:
     from graphlink.doctor.records import Diagnosis, Told
@@ -90,7 +90,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def text(found: Diagnosis) -> list[str | Table]:
+def text(found: Diagnosis) -> Lines:
     """Return a block per finding: what is lacking, what it costs, what would record it."""
     names, ranks, findings = found.subject, found.ranks, found.findings
     head = f"{first_few(names, 3)}: {f'{_ranks(ranks)}: ' if ranks else ''}"
@@ -104,7 +104,7 @@ def text(found: Diagnosis) -> list[str | Table]:
     return [*lines, *(line for finding in findings for line in _block(finding, ranks))]
 
 
-def _block(finding: Told, ranks: Sequence[int]) -> list[str | Table]:
+def _block(finding: Told, ranks: Sequence[int]) -> Lines:
     where = f" ({_ranks(finding.ranks)})" if finding.ranks and finding.ranks != ranks else ""
     rows = [("costs", finding.costs), *([("of them", _parts(finding.parts))] if finding.parts else [])]
     rows += [("said", said) for said in finding.told[:MOST_TOLD]]

@@ -16,7 +16,7 @@ import numpy as np
 from chakra.schema.protobuf.et_def_pb2 import AttributeProto, Node, StringList
 
 from graphlink.model import I64, U8, Bool
-from graphlink.tables import Positions
+from graphlink.tables import Positions, how_many
 
 IntColumn = tuple[
     str, I64, Bool | None
@@ -83,7 +83,7 @@ def int_attributes(columns: Sequence[IntColumn], host: Bool) -> list[bytes]:
             for key, (_, value, where) in zip(keys, columns, strict=True)
             if where is None or where[side].any()
         ]
-        out[side] = int_fields(own, int(np.count_nonzero(side))).pieces()
+        out[side] = int_fields(own, how_many(side)).pieces()
     return list(out)
 
 

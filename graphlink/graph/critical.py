@@ -13,6 +13,7 @@ from graphlink.graph.order import blocks
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, Linked
 from graphlink.records import Short
+from graphlink.tables import nowhere
 
 
 class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +110,7 @@ def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> Critical
 def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
     """Return for every node the edge (CSR by target) from the dependency that ended last (with its lag), of several the
     last one; ``NOWHERE`` without any."""
-    held = np.full(len(first) - 1, NOWHERE, np.int64)
+    held = nowhere(len(first) - 1)
     for block in blocks(first):
         degree = block.degree
         some = np.flatnonzero(degree)

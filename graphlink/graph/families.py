@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph_model import PART, Graph
-from graphlink.model import I32, I64, NOWHERE
+from graphlink.model import EMPTY, I32, I64, NOWHERE
 from graphlink.steps import STEP_MARK
 from graphlink.tables import marked, numbered_rows, spread, sums
 
@@ -31,7 +31,7 @@ def families_of(graph: Graph, code: dict[str, int]) -> I64:
         np.fromiter((code.setdefault(text, len(code)) for text in texts), np.int64, len(graph.strings))
         for texts in (graph.strings, map(family_of, graph.strings))
     )
-    return np.where(graph.host, of_host[graph.name], own[graph.name]) if len(graph.name) else np.zeros(0, np.int64)
+    return np.where(graph.host, of_host[graph.name], own[graph.name]) if len(graph.name) else EMPTY
 
 
 def late_ops(graph: Graph, delays: I64 | I32) -> I64:
@@ -74,9 +74,7 @@ def most_late(graph: Graph, delays: I64 | I32, ns: I64) -> list[tuple[int, str, 
     code: dict[str, int] = {}
     family = families_of(graph, code)
     caller = graph.caller[late[there]]
-    of_caller = (
-        np.where(caller == NOWHERE, NOWHERE, family[np.maximum(caller, 0)]) if len(family) else np.zeros(0, np.int64)
-    )
+    of_caller = np.where(caller == NOWHERE, NOWHERE, family[np.maximum(caller, 0)]) if len(family) else EMPTY
     pairs, which = numbered_rows(of_caller, family[late[there]])
     spent = sums(len(pairs), which, ns[there]).tolist()
     texts = [*code, ""]  # NOWHERE is the last

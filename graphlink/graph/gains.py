@@ -25,7 +25,7 @@ from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, s
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.records import Short
-from graphlink.tables import concat, marked, numbered_values, spread, sums, take
+from graphlink.tables import concat, marked, nowhere, numbered_values, spread, sums, take
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -108,7 +108,7 @@ def top_gains(
     work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)
     alone = _single_gains(graph, late, path, work)
     working = np.where(share == Share.IDLE, np.int32(NOWHERE), share)
-    operation = np.full(len(work), NOWHERE, np.int32) if operation is None else operation
+    operation = nowhere(len(work), np.int32) if operation is None else operation
     names: dict[str, int] = {}
     family = families_of(graph, names).astype(np.int32)
     staged, held_ns = _staged(graph, work), 0 if slacks[1] is late else int(graph.wake_ns.sum())

@@ -7,6 +7,7 @@ import numpy as np
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.tables import how_many
 
 # kind -> (source is a host node, target is a host node)
 _ENDS = {
@@ -48,7 +49,7 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
     def rule(name: str, broken: Bool, nodes: I64) -> None:
         if broken.any():
             at = int(np.flatnonzero(broken)[0])
-            out.append(Violation(name, int(np.count_nonzero(broken)), _describe(graph, int(nodes[at]))))
+            out.append(Violation(name, how_many(broken), _describe(graph, int(nodes[at]))))
 
     n = len(graph.kind)
     outside = (source < 0) | (source >= n)

@@ -23,7 +23,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.read.host import SCHEMA, TIME
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
-from graphlink.tables import spread, take
+from graphlink.tables import how_many, spread, take, tuples
 
 CATEGORY: Final = {
     DeviceKind.KERNEL: "kernel",
@@ -92,10 +92,8 @@ class Merged:
         self.host_rows = _host_row_of_et(self.linked)
         self.own_ns = _own_ns(self.linked)
         named = take(comm.ops, ~comm.ops.on_host & (comm.ops.group != NOWHERE))
-        self.group_names = {
-            row: named.groups[group][1] for row, group in zip(named.row.tolist(), named.group.tolist(), strict=True)
-        }
-        self.without_host = int(np.count_nonzero(graph.kind == NodeKind.DEVICE_OP)) - len(self.device_id)
+        self.group_names = {row: named.groups[group][1] for row, group in tuples(named.row, named.group)}
+        self.without_host = how_many(graph.kind == NodeKind.DEVICE_OP) - len(self.device_id)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -111,7 +109,7 @@ class Merged:
         ops = graph.kind == NodeKind.DEVICE_OP
         et_row = et_rows(graph)
         callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
-        for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
+        for row, host in tuples(graph.row[ops], callers):
             if host != NOWHERE:
                 self.device_rows[host].append(row)
         target = graph.target
@@ -119,7 +117,7 @@ class Merged:
 
         def edges(kind: EdgeKind, usable: Bool) -> list[tuple[int, int]]:
             chosen = np.flatnonzero((graph.edge_kind == kind) & usable)
-            return list(zip(graph.source[chosen].tolist(), target[chosen].tolist(), strict=True))
+            return list(tuples(graph.source[chosen], target[chosen]))
 
         for source, at in edges(EdgeKind.SYNC, ops[graph.source] & whole[target]):
             self.awaited[int(et_row[at])].append(int(graph.row[source]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
+from graphlink.tables import tuples
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -36,7 +37,7 @@ def to_networkx(graph: Graph, nodes: range | None = None) -> nx.DiGraph[int]:
     edges = slice(int(graph.first[window.start]), int(graph.first[window.stop]))
     target = np.repeat(at, np.diff(graph.first[window.start : window.stop + 1]))
     words = dict(enumerate(k.name.lower() for k in EdgeKind))
-    for s, t, kind in zip(graph.source[edges].tolist(), target.tolist(), graph.edge_kind[edges].tolist(), strict=True):
+    for s, t, kind in tuples(graph.source[edges], target, graph.edge_kind[edges]):
         if s in window:
             out.add_edge(ids[s - window.start], ids[t - window.start], kind=words.get(kind, ""))
     return out

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.graph_model import IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import counted_from, marked, spread
+from graphlink.tables import counted_from, marked, spread, tuples
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
@@ -197,7 +197,7 @@ def passed(first: I64, source: I64, cost_ns: I64, lag_ns: I64) -> I64:
     for block in blocks(first):
         sources, lags = source[block.edges].tolist(), lag_ns[block.edges].tolist()
         low = 0
-        for high, cost in zip(block.bounds[1:].tolist(), cost_ns[block.nodes].tolist(), strict=True):
+        for high, cost in tuples(block.bounds[1:], cost_ns[block.nodes]):
             if high - low == 2:
                 one, other = ends[sources[low]] + lags[low], ends[sources[low + 1]] + lags[low + 1]
                 add((one if one > other else other) + cost)

@@ -19,8 +19,8 @@ import numpy as np
 from graphlink.graph.order import BLOCK, blocks, heads
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
-from graphlink.tables import concat, marked, spread
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
+from graphlink.tables import concat, how_many, marked, spread
 
 PAGEABLE = re.compile("Pageable")
 _STAGES = 0.9  # of the longer of the two that a copy and what stages it run side by side
@@ -101,9 +101,9 @@ def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
     lane and earlier into the target's."""
     head = heads(before)
     is_head = head == np.arange(len(head))
-    lane, lanes = (np.cumsum(is_head) - 1)[head], int(np.count_nonzero(is_head))
+    lane, lanes = (np.cumsum(is_head) - 1)[head], how_many(is_head)
     out = np.zeros(len(graph.source), np.bool_)
-    crossing, pairs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    crossing, pairs = [EMPTY], [EMPTY]
     for block in blocks(graph.first):
         source, target = graph.source[block.edges], block.target
         from_, to = lane[source], lane[target]
@@ -146,7 +146,7 @@ def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
     head = heads(before)
     is_head = (before == np.arange(count)) & used
     of_node = np.where(used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
-    chains = int(np.count_nonzero(is_head))
+    chains = how_many(is_head)
     # A chain's edges leave from its last node and enter its first, so chains in the order of their first nodes run
     # forward too.
     outer = ~inner
@@ -179,7 +179,7 @@ def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
     chains = len(graph.end_ns)
     leads_on = np.bincount(graph.source, minlength=chains) > 0
     wide_gaps = np.broadcast_to(graph.gap_ns[:, None], (len(graph.gap_ns), sets))
-    done = np.zeros(0, np.int64)
+    done = EMPTY
     rows = [done] * chains
     best = np.full(sets, NEVER, np.int64)
     spread = np.zeros((_ROWS, sets), np.int64)

@@ -18,6 +18,7 @@ from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I64, NOWHERE, Linked
+from graphlink.tables import nowhere, tuples
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended
 _ROUNDING_NS: Final = 1000  # of recordings in whole us
@@ -94,12 +95,12 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
     (their sources also precede that target). So the best path without them crosses it on the best of the others, or
     ends or begins at one of theirs. Only a point that holds back the critical path can gain anything.
     """
-    of_edge = np.full(len(graph.source), NOWHERE, np.int32)
+    of_edge = nowhere(len(graph.source), np.int32)
     for k, point in enumerate(points):
         of_edge[list(point.edge)] = k
     held = path.dependency[1:]
     held = held[of_edge[held] != NOWHERE]
-    on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
+    on_path = dict(tuples(of_edge[held], graph.source[held]))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
     place = np.array([points[k].target for k in asked.tolist()], np.int32)
     ways = crossing(graph, slack, place, past=False)
@@ -108,17 +109,11 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)
     other = other[np.argsort(ways.low[other], kind="stable")]
-    across = zip(
-        ways.low[other].tolist(),
-        ways.high[other].tolist(),
-        ways.loss_ns[other].tolist(),
-        mine[other].tolist(),
-        strict=True,
-    )
+    across = tuples(ways.low[other], ways.high[other], ways.loss_ns[other], mine[other])
     best = _least_of_others(asked.tolist(), list(across))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
     gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))
-    found = [(points[k], on_path[k], gain) for k, gain in zip(asked.tolist(), gains.tolist(), strict=True) if gain > 0]
+    found = [(points[k], on_path[k], gain) for k, gain in tuples(asked, gains) if gain > 0]
     return sorted(found, key=lambda gain: (-gain[2], gain[0].target))
 
 
@@ -191,4 +186,4 @@ def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[st
     before = Neighbours.of(calls.tid[rows], calls.start_ns[rows]).before(graph.tid[target], began + 1)
     last = np.append(rows, NOWHERE)[before]
     known = on_device & (last != NOWHERE) & (~inside | (np.append(calls.end_ns, 0)[last] >= began - _ROUNDING_NS))
-    return [strings[calls.name[call]] if ok else "" for call, ok in zip(last.tolist(), known.tolist(), strict=True)]
+    return [strings[calls.name[call]] if ok else "" for call, ok in tuples(last, known)]

@@ -17,7 +17,7 @@ from graphlink.choices import CHAKRA
 from graphlink.graph_model import Column, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, GroupKey
 from graphlink.records import Short
-from graphlink.tables import spread
+from graphlink.tables import nowhere, spread, tuples
 
 # What the analytical network of ASTRA-sim throws on or never finishes, and what stands in for it (CONTRACT.md).
 STAND_IN: Final = {
@@ -68,9 +68,7 @@ def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
     columns = (ops.kind, ops.name, ops.type, ops.bytes, ops.group, ops.peer, ops.tag)
     seen: dict[tuple[int, ...], WrittenComm] = {}
     by_node = {}
-    for op, (node, *which) in enumerate(
-        zip(comm_nodes(graph, ops).tolist(), *(column.tolist() for column in columns), strict=True)
-    ):
+    for op, (node, *which) in enumerate(tuples(comm_nodes(graph, ops), *columns)):
         if node != NOWHERE:
             key = tuple(which)
             if key not in seen:
@@ -82,7 +80,7 @@ def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
 
 def comm_nodes(graph: Graph, ops: CommOps) -> I32:
     """Return the node of each op, ``NOWHERE`` where the graph has none."""
-    out = np.full(len(ops.row), NOWHERE, np.int32)
+    out = nowhere(len(ops.row), np.int32)
     for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
         node = np.flatnonzero(graph.kind == kind)
         rows = max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1

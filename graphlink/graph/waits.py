@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.depend.timeline import Axis
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Linked
-from graphlink.tables import marked, spread, successive, values_at
+from graphlink.tables import marked, nowhere, spread, successive, values_at
 
 ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)  # edges between device ops
 _NESTED_CALLS: Final = 4  # a runtime call inside a call, and one more; then it is not a call that waited
@@ -84,7 +84,7 @@ def waited_for(graph: Graph, waits: WaitSlices) -> tuple[I64, I64, I64]:
 def _calls(graph: Graph, linked: Linked, part: I64) -> I32:
     """Return the call in which each part opens or ends, the innermost."""
     calls = linked.trace.calls
-    out = np.full(len(part), NOWHERE, np.int32)
+    out = nowhere(len(part), np.int32)
     if not len(calls.start_ns):
         return out
     order = np.lexsort((calls.start_ns, calls.tid))

@@ -18,7 +18,7 @@ from graphlink.graph.read_et import frames
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import begins, codes, distinct, numbered_rows, spread
+from graphlink.tables import begins, codes, distinct, nowhere, numbered_rows, spread, tuples
 
 BLOCK: Final = 4_096  # nodes encoded at a time
 # columns that are written behind the others, in this order
@@ -174,7 +174,7 @@ def _host_texts(graph: Graph) -> tuple[NDArray[np.object_], NDArray[np.object_],
     last entry is of no row. The third column is the row of each node, ``NOWHERE`` where it has no such texts."""
     if graph.rows is None:
         nothing = np.array([b""], object)
-        return nothing, nothing, np.full(len(graph.name), NOWHERE, np.int32)
+        return nothing, nothing, nowhere(len(graph.name), np.int32)
     linked = graph.linked
     host, et = linked.trace.host, linked.et
     et_row = linked.match.et
@@ -277,7 +277,7 @@ def _text_columns(graph: Graph) -> dict[int, bytes]:
     for name, column in graph.columns.items():
         if column.texts and name not in COMMUNICATION:
             encoded = {k: attr.text(name, column.texts[k]) for k in np.unique(column.value).tolist()}
-            for i, k in zip(column.node.tolist(), column.value.tolist(), strict=True):
+            for i, k in tuples(column.node, column.value):
                 out[i] = out.get(i, b"") + encoded[k]
     return out
 
@@ -290,7 +290,7 @@ def _sync_calls(graph: Graph) -> dict[int, bytes]:
         return {}
     calls, names, strings = graph.sync_calls, graph.linked.trace.calls.name, graph.linked.trace.strings
     of_node: dict[int, dict[int, dict[str, None]]] = {}
-    for source, node, name in zip(*(c.tolist() for c in (calls.source, calls.target, names[calls.call])), strict=True):
+    for source, node, name in tuples(calls.source, calls.target, names[calls.call]):
         of_node.setdefault(node, {}).setdefault(source, {})[strings[name]] = None
     out = {}
     for node, by_source in of_node.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import SYNCS, Role, roles
-from graphlink.model import F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
+from graphlink.model import EMPTY, F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.patterns import containing
 from graphlink.tables import MOST, begins, codes, concat, last_before, least, lookup, marked, spread, successive, take
 
@@ -367,7 +367,7 @@ def of_devices(
     So have those that show nothing themselves. Where the others do not have one, or there are none, nothing tells:
     their clock stays. ``changed``: times (device clock) at which a clock is known to change, which then costs nothing.
     """
-    none = np.zeros(0, np.int64)
+    none = EMPTY
     anchored = {device: e for device, e in evidence.items() if e.anchored}
     apart = {
         device: _windows(e, resolution_ns, changed.get(device, none)) if e.anchored else STILL

@@ -41,6 +41,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, 
 from graphlink.tables import (
     codes,
     concat,
+    how_many,
     largest,
     last_before,
     least,
@@ -162,9 +163,9 @@ def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
     jumps = np.abs(np.diff(offset_ns))
     return DeviceClock(
         device=device,
-        windows=int(np.count_nonzero(jumps)) + 1,
+        windows=how_many(jumps) + 1,
         offset_ns=(int(offset_ns.min()), int(offset_ns.max())),
-        steps=int(np.count_nonzero(jumps >= STEP_NS)),
+        steps=how_many(jumps >= STEP_NS),
         anchored=anchored,
     )
 

@@ -46,7 +46,7 @@ from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
 from graphlink.records import NOTE
-from graphlink.tables import marked, spread, sums
+from graphlink.tables import marked, spread, sums, tuples
 
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
@@ -341,7 +341,7 @@ def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
     spent_ns = sums(len(codes), which, device.end_ns[rows] - device.start_ns[rows])
-    for code, n, ns in zip(codes.tolist(), ops.tolist(), spent_ns.tolist(), strict=True):
+    for code, n, ns in tuples(codes, ops, spent_ns):
         path = kernel_path(trace.strings[code])
         before = found.get(path, (0, 0))
         found[path] = before[0] + n, before[1] + ns
@@ -365,7 +365,7 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
     found = last_started(host, ~linked.crossing, trace.calls.tid[call[launched]], at_ns)
     found = innermost(host, linked.parent, found, wanted, at_ns)
     names = [""] * len(rows)
-    for k, row in zip(launched.tolist(), found.tolist(), strict=True):
+    for k, row in tuples(launched, found):
         if row != NOWHERE:
             names[k] = trace.strings[host.name[row]]
     return names
@@ -382,7 +382,7 @@ def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
     around = innermost(host, linked.parent, around, wanted, host.start_ns[rows])
     found = []
-    for row, op in zip(rows.tolist(), around.tolist(), strict=True):
+    for row, op in tuples(rows, around):
         name = trace.strings[host.name[row]]
         comm = calls.host.get(row, calls.host.get(op))
         if comm is None or kind_of(comm.name) is not kind_of(name):

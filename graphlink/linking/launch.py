@@ -19,7 +19,7 @@ from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.patterns import COPY, LAUNCH, fits
 from graphlink.records import counted, ms
-from graphlink.tables import MOST, lookup, take
+from graphlink.tables import MOST, how_many, lookup, nowhere, take
 
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
@@ -52,7 +52,7 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
         trace = replace(trace, host=host, mended={**trace.mended, "ends-late": late})
         parent, crossing = nest(host, apart, slack_ns)
     call_end_ns = cut_calls(trace, crossing, slack_ns)
-    cut = int(np.count_nonzero(call_end_ns != trace.calls.end_ns))
+    cut = how_many(call_end_ns != trace.calls.end_ns)
     warnings = list(match.warnings)
     if broken := {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in broken.items())
@@ -154,7 +154,7 @@ def _far_off(trace: Trace, alone: Bool) -> list[str]:
     first_ns = min((int(rows.start_ns.min()) for rows in there), default=0)
     last_ns = max((int(rows.end_ns.max()) for rows in there), default=MOST)
     away_ns = np.maximum(first_ns - ghosts.end_ns, ghosts.start_ns - last_ns)
-    far = int(np.count_nonzero(away_ns > last_ns - first_ns))
+    far = how_many(away_ns > last_ns - first_ns)
     return [
         f"device ops without a launch call ({far:,}) lie up to {ms(int(away_ns.max()))} ms before or behind all else: "
         "if their times are wrong, so are idle time, critical path and gains"
@@ -185,7 +185,7 @@ def _call_ops(trace: Trace, parent: I32, crossing: Bool, slack_ns: int) -> I32:
     nothing else fits."""
     rows, calls = trace.host, trace.calls
     around = last_started(rows, ~crossing, calls.tid, calls.start_ns)
-    found = np.full(len(calls.tid), NOWHERE, np.int32)
+    found = nowhere(len(calls.tid), np.int32)
     # Rounding may end an op before its last call: where nothing else is around, a call fits if it ends no later than
     # that explains.
     lenient_ns = calls.end_ns - 1 - slack_ns
@@ -232,10 +232,10 @@ def _launches(trace: Trace, slack_ns: int) -> tuple[I32, dict[str, int]]:
     before = launched_before(trace, missing)
     orphans = Counter(
         {
-            NO_CORRELATION: int(np.count_nonzero(~numbered)),
-            BEFORE_WINDOW: int(np.count_nonzero(before)),
-            NO_CALL: int(np.count_nonzero(missing & ~before)),
-            STARTS_EARLY: int(np.count_nonzero(late)),
+            NO_CORRELATION: how_many(~numbered),
+            BEFORE_WINDOW: how_many(before),
+            NO_CALL: how_many(missing & ~before),
+            STARTS_EARLY: how_many(late),
         }
     )
     return call, {reason: n for reason, n in orphans.items() if n}

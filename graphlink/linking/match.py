@@ -14,7 +14,7 @@ from graphlink.errors import InputError
 from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
 from graphlink.patterns import fits
-from graphlink.tables import grouped, lookup, marked, spread
+from graphlink.tables import grouped, how_many, lookup, marked, nowhere, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
@@ -34,7 +34,7 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
     """
     names = common_names(trace, et)
     if et is None:
-        return HostMatch("kineto", np.full(len(names.kineto), NOWHERE, np.int32), names.count(names.kineto), {}, ())
+        return HostMatch("kineto", nowhere(len(names.kineto), np.int32), names.count(names.kineto), {}, ())
     warnings: list[str] = []
     by_id = _ids_to_rows(trace, et)
     if by_id is not None:
@@ -73,7 +73,7 @@ def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
 
 
 def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32, wrong: Bool) -> None:
-    shared, unequal = int(np.count_nonzero(pairs != NOWHERE)), int(np.count_nonzero(wrong))
+    shared, unequal = how_many(pairs != NOWHERE), how_many(wrong)
     allowed = max(MAX_WRONG_NAMES, MAX_WRONG_SHARE * shared)
     if unequal <= allowed and shared - unequal >= MIN_RIGHT_SHARE * shared:
         return
@@ -144,7 +144,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     possible = sum(len(t.rows) for t in nodes)
     if not possible:
         raise InputError("no host operator of it is in the Kineto trace", path=et.path, todo=_todo(trace))
-    pairs = np.full(len(trace.host.tid), NOWHERE, np.int32)
+    pairs = nowhere(len(trace.host.tid), np.int32)
     notes: list[str] = []
     nodes, kineto = _pair_equal(nodes, kineto, pairs)
     nodes, kineto = _pair_runs(nodes, kineto, trace, et, pairs, notes)

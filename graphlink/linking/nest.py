@@ -20,7 +20,7 @@ import numpy as np
 from graphlink.linking.commtypes import collective_type, kind_of
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows, Linked
 from graphlink.patterns import fits
-from graphlink.tables import MOST, last_before, marked, numbered_rows, spread
+from graphlink.tables import MOST, last_before, marked, nowhere, numbered_rows, spread, tuples
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
 _FRAMES: Final = 8  # of a stack
@@ -118,7 +118,7 @@ def with_late_ends(rows: HostRows, parent: I32, crossing: Bool) -> tuple[HostRow
     late, around, after = late[little], around[little], after[little]
     end_ns[late] = np.minimum(end_ns[late], starts[after])
     of_thread = late[np.argsort(rows.tid[late], kind="stable")]
-    for inner, outer in zip(of_thread[:0:-1].tolist(), of_thread[-2::-1].tolist(), strict=True):  # some in each other
+    for inner, outer in tuples(of_thread[:0:-1], of_thread[-2::-1]):  # some in each other
         if rows.tid[inner] == rows.tid[outer] and rows.start_ns[inner] < end_ns[outer]:
             end_ns[outer] = max(end_ns[outer], end_ns[inner])
     until_ns = end_ns[late]
@@ -135,7 +135,7 @@ def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
 
     Of equal starts it is the last in the table, which is the innermost; NOWHERE where none had started.
     """
-    found = np.full(len(at_ns), NOWHERE, np.int32)
+    found = nowhere(len(at_ns), np.int32)
     if not len(at_ns):
         return found
     row = np.flatnonzero(usable).astype(np.int32)
@@ -192,7 +192,7 @@ def askers(linked: Linked) -> I32:
 def _in_turn(linked: Linked, run: I64, asking: I64) -> I32:
     """Give each of the rows ``run`` the next op of its kind whose inputs hold its own, if that had begun."""
     rows, strings = linked.trace.host, linked.trace.strings
-    out = np.full(len(rows.tid), NOWHERE, np.int32)
+    out = nowhere(len(rows.tid), np.int32)
     asked, form_of_op = numbered_rows(rows.name[asking], rows.input_shapes[asking])
     wanted, form_of_row = numbered_rows(rows.name[run], rows.input_shapes[run])
     kinds = {name: (kind_of(strings[name]), collective_type(strings[name])) for name, _ in (*asked, *wanted)}
@@ -226,9 +226,7 @@ def stacks_at(linked: Linked, tid: I64, at_ns: I64) -> list[list[str]]:
         low, high = (np.searchsorted(at_ns[asked], times[mine]) for times in (frames.start_ns, frames.end_ns))
         around = np.flatnonzero(low < high)
         around = around[np.lexsort((-frames.end_ns[mine[around]], frames.start_ns[mine[around]]))]
-        for frame, begin, end in zip(
-            frames.name[mine[around]].tolist(), low[around].tolist(), high[around].tolist(), strict=True
-        ):
+        for frame, begin, end in tuples(frames.name[mine[around]], low[around], high[around]):
             for k in order[asked[begin:end]].tolist():
                 out[k].append(strings[frame])
     return [[*stack] for stack in out]

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.model import I64, Bool, Comm, HostTrace, ProcessGroup, Trace
+from graphlink.model import EMPTY, I64, Bool, Comm, HostTrace, ProcessGroup, Trace
 from graphlink.tables import marked
 
 MIN_EPOCH_NS = 1_400_000_000 * 10**9  # older (2014) than any recording: times since boot, which are no date
@@ -105,5 +105,5 @@ def common_names(trace: Trace, et: HostTrace | None) -> HostNames:
         return np.array([codes.setdefault(text, len(codes)) for text in spelled], np.int64)
 
     kineto = numbered(trace.strings)[trace.host.name]
-    other = numbered(et.strings)[et.name] if et is not None else np.zeros(0, np.int64)
+    other = numbered(et.strings)[et.name] if et is not None else EMPTY
     return HostNames(kineto, other, tuple(codes))

@@ -15,7 +15,7 @@ from graphlink.linking.launch import link
 from graphlink.model import I64, NOWHERE, Bool, HostMatch, Trace
 from graphlink.records import Short, first_few
 from graphlink.steps import PROFILER_STEP, steps_of
-from graphlink.tables import take
+from graphlink.tables import how_many, take, tuples
 
 ALL: Final = "all"
 _ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
@@ -78,7 +78,7 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     events = np.isin(trace.events.correlation, kept_calls)
     flows = within(trace.flows.fwd_ns) & within(trace.flows.bwd_ns)
     gone = {
-        f"{what} of other steps": int(np.count_nonzero(~kept))
+        f"{what} of other steps": how_many(~kept)
         for what, kept in (("host rows", host), ("calls", calls), ("device ops", device), ("cuda_sync rows", syncs))
         if not kept.all()
     }
@@ -96,7 +96,7 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     pairs = match.et[host]
     alone = small.host.name[pairs == NOWHERE]
     names, counts = np.unique(alone, return_counts=True)
-    only_kineto = {trace.strings[k]: n for k, n in zip(names.tolist(), counts.tolist(), strict=True)}
+    only_kineto = {trace.strings[k]: n for k, n in tuples(names, counts)}
     return Cut(small, replace(match, et=pairs, only_kineto=only_kineto))
 
 

@@ -14,7 +14,7 @@ from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import counted
 from graphlink.steps import step_marks
-from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take
+from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take, tuples
 
 MARKS_NS: Final = 1_000  # marks of steps overlap by less: they are taken by Python, one after the other
 _SAID: Final = {
@@ -145,7 +145,7 @@ def _clipped(trace: Trace) -> tuple[Trace, int, list[str]]:
     last = np.append(np.flatnonzero(np.diff(lane)), len(lane) - 1)
     ends = device.end_ns[order]
     soonest = ends.copy()  # end of what ends first of an op and those behind it on its stream
-    for first, until in zip(np.append(0, last[:-1] + 1).tolist(), (last + 1).tolist(), strict=True):
+    for first, until in tuples(np.append(0, last[:-1] + 1), last + 1):
         soonest[first:until] = np.minimum.accumulate(ends[first:until][::-1])[::-1]
     past = (lane[1:] == lane[:-1]) & (ends[:-1] > soonest[1:] + rounding_ns(trace))
     number = device.correlation[order]

@@ -22,6 +22,7 @@ from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.records import (
     NOTE,
+    Lines,
     Short,
     Table,
     against_recorded,
@@ -238,7 +239,7 @@ def ranks_of(folder: Path) -> Sequence[Rank]:
     return load(path).ranks if path.exists() and not document.made(path) else ()
 
 
-def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> list[str | Table]:
+def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> Lines:
     """Return the summary for people: the main fact, a block per rank (of many, a line), one of all, those of wings, and
     one of warnings of no rank.
 
@@ -285,7 +286,7 @@ def like_it(count: int) -> str:
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
-def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
+def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> Lines:
     rows = [
         ("critical path", _path(rank)),
         ("slow once", once_words(rank)),
@@ -385,7 +386,7 @@ def lost(rank: Rank) -> str:
     return _counts({name: n for name, n in counts.items() if n})
 
 
-def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
+def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
     """Return a line per rank, in the order that a wing wants (the most idle first), and what it remarks of them."""
     every = [hooks for _, hooks in each()]
     order = next((order for hooks in every if (order := hooks.ranked(ranks)) is not None), ranks)
@@ -397,7 +398,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
     rows = [tuple(of_rank.get(name, "") for name in head) for of_rank in cells]
     align = "".join(_HEAD[name] for name in head)
-    parts: list[str | Table] = [
+    parts: Lines = [
         Table(rows, head, align, indent=0, spare=("error %", "path mostly")),
         *more,
         "; ".join(
@@ -424,7 +425,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
     return parts
 
 
-def _rank_warnings(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
+def _rank_warnings(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
     """Return each warning once, with the number of ranks that have it; where its figures differ between them, with
     those of the first. Notes only where ``verbose`` asks for them.
     """
@@ -438,7 +439,7 @@ def _rank_warnings(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]
             of_cause.setdefault((cause, so_far[cause]), {})[rank.rank] = text
             so_far[cause] += 1
     causes = sorted(of_cause.values(), key=len, reverse=True)
-    lines: list[str | Table] = []
+    lines: Lines = []
     for texts in causes[:MOST_WARNINGS]:
         (first, text), count = next(iter(texts.items())), len(texts)
         whose = (

@@ -48,6 +48,7 @@ from graphlink.run.records import (
     RankWork,
     RunResult,
 )
+from graphlink.tables import how_many, tuples
 from graphlink.wings import Parts, each, of_rank, over_ranks, wing
 
 MOST_ERROR_PCT: Final = 1.0  # of a replay of the recording itself
@@ -171,7 +172,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     rank = prepared.rank
     plan = prepared.plan
     if options.target == ASTRA_SIM:
-        sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
+        sizes = dict(tuples(joined.size_bytes.node, joined.size_bytes.value))
         plan = target.joined(
             plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes
         )
@@ -355,7 +356,7 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
     graph = prepared.built.graph
     trace, match, critical = linked.trace, linked.match, explained.path
     measured = measured_ns(graph)
-    matched = int(np.count_nonzero(match.et >= 0))
+    matched = how_many(match.et >= 0)
     orphans = sum(linked.orphans.values())
     types = Counter(write_et.type_name(c.node_type) for c in prepared.plan.by_node.values())
     return summary.Rank(
@@ -365,7 +366,7 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
         machine=_machine(trace),
         memory=list(trace.memory) or UNSET,
         graph_nodes=len(graph.kind),
-        node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
+        node_kinds={k.name.lower(): n for k in NodeKind if (n := how_many(graph.kind == k))},
         host=summary.Host(
             nodes=len(match.et),
             matched=matched,
@@ -378,7 +379,7 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
             ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans
         ),
         clock=summary.Clock(devices=list(trace.clocks.devices if trace.clocks else ())),
-        edges={k.name.lower(): int(np.count_nonzero(graph.edge_kind == k)) for k in EdgeKind},
+        edges={k.name.lower(): how_many(graph.edge_kind == k) for k in EdgeKind},
         sync=prepared.built.sync,
         communication=dict(sorted(types.items())),
         replaced=prepared.plan.replaced,

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from graphlink.errors import InputError
 from graphlink.graph_model import Column
-from graphlink.model import I64, NOWHERE, CommKind
+from graphlink.model import EMPTY, I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.ranks import summary
 from graphlink.ranks.clocks import clocks, on_run
@@ -26,7 +26,7 @@ from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankCo
 from graphlink.ranks.times import Apart
 from graphlink.records import first_few
 from graphlink.run.records import Aligned, Joined, RankRows
-from graphlink.tables import spread
+from graphlink.tables import how_many, spread
 from graphlink.wings import Parts, of_rank, over_ranks
 
 log: Final = logging.getLogger("graphlink")
@@ -136,9 +136,9 @@ def _summary(every: Sequence[RankComms], matching: Matching, aligned: AlignedClo
         ranks=len(every),
         groups=measured.groups,
         matched=summary.Matched(
-            collectives=int(np.count_nonzero(collective)),
-            messages=int(np.count_nonzero(~collective)),
-            complete=int(np.count_nonzero(matches.complete)),
+            collectives=how_many(collective),
+            messages=how_many(~collective),
+            complete=how_many(matches.complete),
             by_sequence=matching.by_sequence,
             alone=dict(sorted(matching.alone.items())),
             unmatched=sum(u.count for u in unmatched),
@@ -172,7 +172,7 @@ def cut_short(run: JoinedRanks) -> tuple[str, ...]:
     found = {
         "findings of unmatched communication": len(unmatched),
         "conflicts": len(run.matching.conflicts),
-        "excluded collectives": int(np.count_nonzero(run.figures.apart != Apart.NO)),
+        "excluded collectives": how_many(run.figures.apart != Apart.NO),
         "ranks that lack the same communication": max((len(u.lacking) for u in unmatched), default=0),
     }
     return tuple(
@@ -196,7 +196,7 @@ def _silence(ranks: Sequence[int]) -> list[str]:
 def _with(quiet: Sequence[int], comms: RankComms) -> I64:
     """Return the ops of a rank with matches in which ranks take part whose own communication is not known."""
     if not quiet:
-        return np.zeros(0, np.int64)
+        return EMPTY
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
     collective = comms.kind == CommKind.COLLECTIVE
     return np.flatnonzero((collective & np.isin(comms.group, among)) | (~collective & np.isin(comms.peer, quiet)))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from graphlink.depend.build import Built
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import CommPlan
 from graphlink.graph_model import Column, Graph
-from graphlink.model import I32, I64, Communication, Linked, Trace
+from graphlink.model import EMPTY, I32, I64, Communication, Linked, Trace
 from graphlink.perfetto.packets import NO_ARROWS, Arrows
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.match import Matching
@@ -26,7 +25,7 @@ from graphlink.report import summary
 from graphlink.run.options import Inputs, Options
 from graphlink.wings import Parts
 
-NO_COLUMN: Final = Column(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_COLUMN: Final = Column(EMPTY, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -28,6 +28,7 @@ from graphlink.ranks.summary import RankWait
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
 from graphlink.report.summary import Summary
+from graphlink.tables import tuples
 from graphlink.wings import RowTable
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary
     known (a rank alone). ``own_bytes_per_s``: its own bytes by the time that it took, waiting included.
     """
     mine = np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
-    types = [_comm_type(t, c) for t, c in zip(file.type[mine].tolist(), file.comm_type[mine].tolist(), strict=True)]
+    types = [_comm_type(t, c) for t, c in tuples(file.type[mine], file.comm_type[mine])]
     group = file.group[mine]
     rates = {
         (one.id, of.type): (of.algorithm_bytes_per_s, of.bus_bytes_per_s)
