@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NoReturn
@@ -405,6 +405,14 @@ def refuse_foreign(there: Iterable[str], old: Iterable[str], folder: str | Path)
     if foreign is not None:
         what = f"{foreign} is there already and is not listed in a summary of graphlink"
         raise OutputError(what, path=folder, todo="move it away or choose another folder with --out")
+
+
+def refuse_others(folder: Path, ours: Container[str], verb: str) -> None:
+    """Raise OutputError where the folder of ``verb`` holds anything but ``ours``."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in ours) if folder.is_dir() else []
+    if others:
+        what = f"holds {others[0]}, which is not of graphlink {verb}"
+        raise OutputError(what, path=folder, todo="name another folder with --out")
 
 
 def raise_overtaken(folder: str | Path) -> NoReturn:

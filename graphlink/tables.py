@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
@@ -105,6 +105,11 @@ def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], 
 def nowhere(count: int, dtype: type[np.signedinteger] = np.int64) -> NDArray[Any]:
     """Return a column of ``count`` rows that point nowhere."""
     return np.full(count, NOWHERE, dtype)
+
+
+def stacked(counts: Sequence[int], parts: Sequence[NDArray[Any] | int]) -> I64:
+    """Return parts as one column, so many rows of each: a number is that of all its rows."""
+    return np.concatenate([np.broadcast_to(*pair) for pair in zip(parts, counts, strict=True)]).astype(np.int64)
 
 
 def how_many(mask: NDArray[Any]) -> int:

@@ -23,12 +23,12 @@ from graphlink.astra import READERS, files
 from graphlink.astra.check_rules import ERROR, NO_HARM, Verdict
 from graphlink.astra.files import Dimension, Network, Plan, Prepared
 from graphlink.astra.ranks import judge, runs_of
-from graphlink.errors import InputError, OutputError
+from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.output_names import GROUPS
-from graphlink.publish import Publication, naming
+from graphlink.publish import HIDDEN, Publication, naming, refuse_others
 from graphlink.publish import write as write_file
 from graphlink.records import Short, first_few
 from graphlink.replay.folder import graph_files, load, load_groups
@@ -214,12 +214,7 @@ def write(what: Plan, out: Path, *, force: bool) -> Prepared:
     Raises:
         OutputError: it holds other files, or an earlier run's without ``force``.
     """
-    known = {*FILES, *IDLE_FILES, *LOGS, ".graphlink"}
-    foreign = sorted(p.name for p in out.iterdir() if p.name not in known) if out.is_dir() else []
-    if foreign:
-        raise OutputError(
-            f"holds {foreign[0]}, which is not of graphlink astra", path=out, todo="name another folder with --out"
-        )
+    refuse_others(out, {*FILES, *IDLE_FILES, *LOGS, HIDDEN}, "astra")
     made = {
         "system.json": files.system_json(len(what.network), replay_only=what.replay_only),
         "network.yml": files.network_yml(what.network),

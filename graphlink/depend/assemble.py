@@ -40,7 +40,7 @@ from graphlink.model import (
     Trace,
 )
 from graphlink.records import first_few
-from graphlink.tables import marked, nowhere, spread, take
+from graphlink.tables import marked, nowhere, numbered_texts, spread, stacked, take
 from graphlink.version import __version__
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
@@ -335,8 +335,7 @@ def _columns(x: _Parts) -> dict[str, I64]:
         delays: I64 | I32 | int = 0,
         end: int = 0,
     ) -> I64:
-        parts = zip((host, crossing, comm, ops, delays, end), counts, strict=True)
-        return np.concatenate([np.broadcast_to(part, count) for part, count in parts]).astype(np.int64)
+        return stacked(counts, (host, crossing, comm, ops, delays, end))
 
     row, end_ns = _host_rows(x)
     ended_ns = x.host.comm_waits.ended_ns
@@ -427,10 +426,6 @@ def names(trace: Trace, kind: U8, row: I32) -> tuple[I32, tuple[str, ...]]:
         raw[kind == fixed] = len(trace.strings) + k
     raw = 2 * raw + (kind == NodeKind.HOST_PART)
     strings = (*trace.strings, *_FIXED.values())
-    used = marked(2 * len(strings), raw)
-    texts: dict[str, int] = {}
-    code = np.zeros(len(used), np.int32)
-    for k in np.flatnonzero(used).tolist():
-        text = strings[k >> 1] + PART if k & 1 else strings[k >> 1]
-        code[k] = texts.setdefault(text, len(texts))
-    return code[raw], tuple(texts)
+    used = np.flatnonzero(marked(2 * len(strings), raw))
+    number, texts = numbered_texts(strings[k >> 1] + PART * (k & 1) for k in used.tolist())
+    return spread(2 * len(strings), used, number)[raw], texts

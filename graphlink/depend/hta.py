@@ -27,6 +27,7 @@ from graphlink.choices import HTA_LIMIT
 from graphlink.depend.hta_feed import HtaFrame, choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, SyncKind, Trace, Waits
 from graphlink.records import NOTE
+from graphlink.tables import how_many
 
 WINDOW_ROWS = (
     500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
@@ -57,11 +58,11 @@ def hta_waits(
     placed = (call != NOWHERE) & (
         trace.syncs.stream_known | np.isin(trace.syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT))
     )
-    lone = int((call == NOWHERE).sum())
+    lone = how_many(call == NOWHERE)
     left_out = {
         "cuda_sync row without its call": lone,
-        "cuda_sync row of an unknown stream": int((~placed & (call != NOWHERE)).sum()),
-        "device row without its call": int((device_call == NOWHERE).sum()),
+        "cuda_sync row of an unknown stream": how_many(~placed & (call != NOWHERE)),
+        "device row without its call": how_many(device_call == NOWHERE),
     }
     cut = windows(trace, min(window_rows, limit_events))
     edges: list[Waits] = []
@@ -82,13 +83,10 @@ def hta_waits(
             else:
                 edges.append(outcome)
     waits = _waits(edges)
-    said = [
-        *_skipped(skipped, len(cut), limit_events),
-        *(
-            f"{text} (in {len(dict(places))} of {len(cut)} windows, first: {places[0][0]}, device {places[0][1]})"
-            for text, places in failures.items()
-        ),
-    ]
+    said = _skipped(skipped, len(cut), limit_events)
+    for text, places in failures.items():
+        (first, device), *_ = places
+        said.append(f"{text} (in {len(dict(places))} of {len(cut)} windows, first: {first}, device {device})")
     if not len(waits.source) and (edges or not said):
         without = f", {lone:,} of them without their call" if lone else ""
         said.append(

@@ -42,7 +42,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, SyncKind, Trace
 from graphlink.patterns import fits
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import codes, lookup, spread
+from graphlink.tables import codes, lookup, spread, stacked
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
 SYNC_SYMBOL = {
@@ -285,9 +285,7 @@ def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
     position = [np.arange(end - size + 1, end + 1) for end, size in zip(ends, blocks, strict=True)]
 
     def column(*parts: I64 | I32 | int) -> I64:
-        return np.concatenate([np.broadcast_to(part, size) for part, size in zip(parts, blocks, strict=True)]).astype(
-            np.int64
-        )
+        return stacked(blocks, parts)
 
     record_at = feed.sync_record[sync]
     awaited = record_at >= 0

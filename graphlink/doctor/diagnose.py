@@ -27,7 +27,7 @@ from graphlink.doctor.recording import (
 )
 from graphlink.doctor.records import Diagnosis, Finding, Told, if_any, merged
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
-from graphlink.engine.memory import estimate_bytes, unpacked_bytes
+from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError, SeveralRanks
 from graphlink.ranks.columns import rank_comms
 from graphlink.ranks.times import Apart
@@ -39,11 +39,11 @@ from graphlink.records import first_few
 from graphlink.report import summary
 from graphlink.run.discover.find import of_merged, ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
-from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered, side_files
+from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered, few, side_files
 from graphlink.run.job import parts_of, to_join
 from graphlink.run.join import JoinedRanks, join
 from graphlink.run.options import Inputs
-from graphlink.run.read_rank import link_rank, rank_of
+from graphlink.run.read_rank import link_rank, rank_of, sizes_bytes
 from graphlink.run.records import GraphedRank, LinkedRank, RankRows
 from graphlink.tables import how_many
 from graphlink.wings import Parts, SideFile, any_of, each, wing
@@ -88,10 +88,7 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
 
 
 def _outcomes(inputs: Sequence[Inputs]) -> list[Examined | GraphlinkError]:
-    estimates = [
-        estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None))
-        for one in inputs
-    ]
+    estimates = [estimate_bytes(sum(sizes_bytes(one))) for one in inputs]
     return run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
 
 
@@ -292,7 +289,7 @@ def _recordings_of(path: Path) -> Sequence[Path]:
         raise InputError(
             "holds what graphlink made, and recordings that it was made from are not found from here",
             path=path,
-            where=", ".join(gone[:MOST_GONE]) + (f", ... ({len(gone)} in all)" if len(gone) > MOST_GONE else ""),
+            where=few(gone, MOST_GONE),
             todo="run it in the folder in which graphlink ran, or graphlink doctor RECORDINGS, where they are now",
         )
     return [found[name] for name in named]

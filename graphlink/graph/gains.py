@@ -117,12 +117,12 @@ def top_gains(
     _evaluate(groups, (top, top, len(Share), top), graph, slacks, work)
     ops, families, by_share, operations = groups
     without_idle = longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work))
-    share_gains = {**dict.fromkeys(SHARES, 0), **dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))}
-    share_gains[SHARES[Share.IDLE]] = late.total_ns - int(without_idle.max(initial=0))
+    idle_ns = late.total_ns - int(without_idle.max(initial=0))
+    work_ns = dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))
     points = sync_gains(graph, sync_points(graph), late, path)
     texts = [*names]
-    gains = Gains(
-        shares=ShareNs(**share_gains),
+    return Gains(
+        shares=ShareNs(**dict.fromkeys(SHARES, 0) | work_ns | {SHARES[Share.IDLE]: idle_ns}),
         ops=[
             OpGain(**figures, id=graph.first_id + node, name=graph.name_of(node), nodes=graph.id[nodes].tolist())
             for node, figures, nodes in ops.largest(top, share, work)
@@ -141,8 +141,7 @@ def top_gains(
         families_others_at_most_ns=families.others_at_most_ns(top),
         sync_points=named_gains(graph, linked, points[:top]),
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
-    )
-    return gains, operations.gain_ns
+    ), operations.gain_ns
 
 
 def _once_ns(op: I32, work_ns: I64) -> int:

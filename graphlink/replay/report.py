@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,10 +21,10 @@ from graphlink.model import NOWHERE
 from graphlink.patterns import OPERATOR, escaped
 from graphlink.records import shortened
 from graphlink.replay.assumptions import cannot, of_graphs
-from graphlink.replay.band import Recorded, band, bare_steps_ns, step_ns
+from graphlink.replay.band import Recorded, band, bare_steps_ns, recorded, step_ns
 from graphlink.replay.changes import PATH, Changes
 from graphlink.replay.cuda_graph import capturable
-from graphlink.replay.folder import load
+from graphlink.replay.folder import load, load_groups
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.machines import error_pct, gain_pct, play, usual_machine
@@ -35,6 +35,7 @@ from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
 from graphlink.replay.workload import DELAY_NAME, Work, Workload, has_times, measured_ns, workload
 from graphlink.tables import sums
+from graphlink.wings import node_operations
 
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
@@ -55,6 +56,23 @@ class Known(NamedTuple):
         """Return what chooses nodes of ``work``."""
         costs_ns = {rank: record.recorder_ns for rank, record in self.recorded.items()}
         return Selection(work, self.operations or {}, recorder_ns=costs_ns)
+
+    @staticmethod
+    def of(
+        folder: Path,
+        files: Mapping[int, Path],
+        changes: Changes,
+        ranks: Iterable[Any],
+        others: Mapping[str, Iterable[Any]],
+    ) -> Known:
+        """Return what is known of the run in ``folder`` for ``changes`` of the graphs ``files``. ``ranks`` and
+        ``others``: as ``recorded``.
+
+        Raises:
+            GraphlinkError: a file of the run cannot be read, or as ``recorded``.
+        """
+        operations = node_operations(folder, files) if changes.of_operations else None
+        return Known(load_groups(folder), operations, recorded(ranks, others) if changes.any or others else {})
 
 
 class Unchanged(NamedTuple):

@@ -27,6 +27,7 @@ from graphlink.errors import InputError
 from graphlink.graph_model import Deps, FileFacts, Graph, NodeRows
 from graphlink.model import CommTable, Linked
 from graphlink.ranks.records import RankComms
+from graphlink.tables import numbered_texts
 from graphlink.version import __version__
 from graphlink.wings import Parts, stored_type
 
@@ -137,9 +138,9 @@ def _put(out: _Writer, value: Any, kind: Any) -> None:
         for one in value:
             _put(out, one, item)
     elif item is not None and _repeats(item):
-        codes: dict[Any, int] = {}
-        out.section(_INDEX.str.encode(), np.array([codes.setdefault(one, len(codes)) for one in value], _INDEX))
-        _put_plain(out, list(codes), _many(item))
+        number, values = numbered_texts(value)
+        out.section(_INDEX.str.encode(), number)
+        _put_plain(out, values, _many(item))
     elif kind is Parts:
         _put_plain(out, {name: type(part).__name__ for name, part in value.items()}, dict[str, str])
         for part in value.values():

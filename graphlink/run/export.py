@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 import msgspec
 
 from graphlink.choices import FORMATS
-from graphlink.errors import OutputError, UsageError, bad_value
+from graphlink.errors import UsageError, bad_value
 from graphlink.output_names import SUMMARY
-from graphlink.publish import HIDDEN, Publication, naming, write_json, writing
+from graphlink.publish import HIDDEN, Publication, naming, refuse_others, write_json, writing
 from graphlink.records import Short
 from graphlink.run.library import Run
 from graphlink.version import __version__
@@ -118,12 +118,7 @@ def _refuse(run: Run, out: Path, form: str, names: Sequence[str], rank: int | No
         raise bad_value("rank", rank, f"a rank that has a graph, as {', '.join(map(str, run.ranks[:8]))}")
     if HIDDEN in out.parts or (out.exists() and run.folder.samefile(out)):
         raise UsageError("--out is the folder of the run", todo="name another one, or leave it away: DIR/tables")
-    ours = {HIDDEN, SUMMARY, *(f"{name}.{form}" for name in TABLES for form in FORMATS)}
-    foreign = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
-    if foreign:
-        raise OutputError(
-            f"holds {foreign[0]}, which is not of graphlink export", path=out, todo="name another folder with --out"
-        )
+    refuse_others(out, {HIDDEN, SUMMARY, *(f"{name}.{form}" for name in TABLES for form in FORMATS)}, "export")
     if form != "csv":
         _arrow()
 

@@ -356,6 +356,9 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
     graph = prepared.built.graph
     trace, match, critical = linked.trace, linked.match, explained.path
     measured = measured_ns(graph)
+    error = error_pct(work.played.total_ns, measured)
+    families = explained.gains.families
+    once = [family for family in families if family.once_ns and 100 * family.gain_ns >= critical.length_ns]
     matched = how_many(match.et >= 0)
     orphans = sum(linked.orphans.values())
     types = Counter(write_et.type_name(c.node_type) for c in prepared.plan.by_node.values())
@@ -386,23 +389,16 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
         replay=summary.Replay(
             measured_ns=measured,
             replayed_ns=work.played.total_ns,
-            error_pct=error_pct(work.played.total_ns, measured),
+            error_pct=error,
             gap_share=critical.gap_share,
             delay_share=critical.delay_share,
         ),
         critical_path=summary.CriticalPath(
             length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)
         ),
-        top_gain=next((family for family in explained.gains.families if not family.once_ns), UNSET),
-        once=sorted(
-            (
-                family
-                for family in explained.gains.families
-                if family.once_ns and 100 * family.gain_ns >= critical.length_ns
-            ),
-            key=lambda family: -family.once_ns,
-        ),
+        top_gain=next((family for family in families if not family.once_ns), UNSET),
+        once=sorted(once, key=lambda family: -family.once_ns),
         left_out=_left_out(prepared),
-        warnings=[*prepared.warnings, *extra, *_off(error_pct(work.played.total_ns, measured))],
+        warnings=[*prepared.warnings, *extra, *_off(error)],
         **fields,
     )

@@ -23,7 +23,6 @@ from graphlink.graph_model import Graph
 from graphlink.publish import settle
 from graphlink.records import first_few, html_table
 from graphlink.replay.across import across as across_all
-from graphlink.replay.band import recorded
 from graphlink.replay.changes import Changes, changes_of, graphs_of
 from graphlink.replay.changes_file import load_changes
 from graphlink.replay.folder import load, load_groups
@@ -33,7 +32,7 @@ from graphlink.report import summary
 from graphlink.run import tables
 from graphlink.run.link import linked
 from graphlink.run.options import Options, Recordings
-from graphlink.wings import RowTable, node_operations, provided
+from graphlink.wings import RowTable, provided
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -322,9 +321,8 @@ class Run:
         given = Changes() if what_if is None else load_changes(Path(what_if) if isinstance(what_if, str) else what_if)
         given = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
         changes = given.joined(graphs_of(_several(cuda_graph)))
-        operations = node_operations(self.folder, files) if changes.of_operations else None
         others = {str(run): summary.ranks_of(Path(run)) for run in runs}
-        known = Known(load_groups(self.folder), operations, recorded(self.summary.ranks, others))
+        known = Known.of(self.folder, files, changes, self.summary.ranks, others)
         return report(files, machine, known, changes, before=self._before)
 
     def _of_graphs(self, rank: int | None, table: Callable[[Graph], pd.DataFrame]) -> pd.DataFrame:

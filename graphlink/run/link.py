@@ -8,7 +8,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -235,21 +235,28 @@ def _write(
         result = join_ranks(stored, options, out.name, folder, runs_on, same_run=recordings.same_run)
     failed = [one.text().splitlines()[0] for one in outcomes if isinstance(one, GraphlinkError)]
     warnings = (*warnings, *(f"left out, since its job failed: {text}" for text in failed))
-    standins = Standins(folder / "graphs")
-    with naming_urls(standins.urls):
-        others = [name for name in recordings.folders if name != out.name]
-        own_folder = Path(out.name).resolve()
-        beside = standins.graphs([name for name in others if Path(name).resolve() != own_folder])
     own = {rank.rank: folder / output_names.graph(options.name, rank.rank) for rank in result.ranks}
-    compared = [hooks.of_graphs(beside, own) for _, hooks in each()]
-    doubts = [text for made in compared for text in made.warnings]
-    fields = {name: value for made in compared for name, value in (made.part or {}).items()}
+    fields, doubts = _compared(recordings, out, folder / "graphs", own)
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, **fields))
-    whole = _summarised(
-        result, options, (*warnings, *(with_urls(text, standins.urls) for text in doubts)), folder, recorded
-    )
+    whole = _summarised(result, options, (*warnings, *doubts), folder, recorded)
     return Made(whole, SOME_RANKS_FAILED if failed else 0)
+
+
+def _compared(
+    recordings: Recordings, out: Out, folder: Path, own: Mapping[int, Path]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what wings make of graphs that others left among the recordings, as fields of ``Run``, and their warnings.
+
+    ``folder``: for copies of those behind URLs; ``own``: the graph of each rank.
+    """
+    standins, own_folder = Standins(folder), Path(out.name).resolve()
+    with naming_urls(standins.urls):
+        others = [name for name in recordings.folders if name != out.name]
+        beside = standins.graphs([name for name in others if Path(name).resolve() != own_folder])
+    compared = [hooks.of_graphs(beside, own) for _, hooks in each()]
+    fields = {name: value for made in compared for name, value in (made.part or {}).items()}
+    return fields, [with_urls(text, standins.urls) for made in compared for text in made.warnings]
 
 
 def _summarised(
@@ -282,17 +289,4 @@ def _summarised(
 
 
 def _told(options: Options) -> summary.Options:
-    return summary.Options(
-        step=options.step,
-        sync=options.sync,
-        hta_limit=options.hta_limit,
-        target=options.target,
-        gap_us=options.gap_ns / 1000,
-        comm_time=options.comm_time,
-        keep_unmatched=options.keep_unmatched,
-        host=options.host,
-        range_rules=list(options.range_rules),
-        linked=options.linked,
-        timeline=options.timeline,
-        name=options.name,
-    )
+    return msgspec.convert(asdict(options) | {"gap_us": options.gap_ns / 1000}, summary.Options)
