@@ -1,4 +1,4 @@
-"""The text of ``graphlink replay``: what changes gain, the replay of the recording, and the names that can be scaled."""
+"""The text of ``graphlink replay``: what changes gain, how the recording replays, and the names that can be scaled."""
 
 from __future__ import annotations
 
