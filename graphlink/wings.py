@@ -101,8 +101,7 @@ class Verb(NamedTuple):
 
     def run(self, arguments: Namespace) -> int:
         """Run the verb and return the exit status."""
-        status: int = imported(self.function)(arguments)
-        return status
+        return cast("int", imported(self.function)(arguments))
 
 
 class RankPart(NamedTuple):
@@ -174,7 +173,6 @@ class Wing:
         Raises:
             InputError: it cannot be read.
         """
-        return None
 
     def paired(self, found: Discovered, named: Sequence[Path]) -> Discovered:
         """Return what was found with the side files of each rank: those among it and those that are ``named``."""
@@ -199,17 +197,14 @@ class Wing:
 
     def to_join(self, part: Any) -> Any:
         """Return what joining the ranks reads of the part that ``of_graph`` made."""
-        return None
 
     def over_ranks(self, parts: Mapping[int, Any], aligned: Aligned | None) -> Any:
         """Make the part of a run of what ``to_join`` gave, None for a rank that has nothing. ``aligned``: None of a
         rank that stands alone.
         """
-        return None
 
     def of_rank(self, part: Any, rank: int) -> Any:
         """Return what the files of ``rank`` are written with of the part of its run."""
-        return None
 
     def columns(self, graph: Graph, prepared: PreparedRank, joined: Joined) -> Columns:
         """Return the columns of the nodes of ``graph``, which is about to be written."""
@@ -217,7 +212,6 @@ class Wing:
 
     def gaining(self, graph: Graph, linked: Linked) -> Grouped | None:
         """Put nodes into groups, for each of which it is computed what it would gain if they took no time."""
-        return None
 
     def finish(self, work: RankWork) -> RankPart:
         """Write the files of a rank, and return its other parts."""
@@ -226,11 +220,9 @@ class Wing:
     # the run
     def recorded(self, recordings: Recordings) -> Any:
         """Read what is of the run and of no rank, before the work begins."""
-        return None
 
     def instead(self, recordings: Recordings, options: Options) -> Any:
         """Return the part of a run whose recordings are none of ranks; None where they are."""
-        return None
 
     def repeats(self, recordings: Recordings, summary: Any) -> bool:
         """Tell whether ``summary`` may be that of an earlier run of the same recordings."""
@@ -284,12 +276,10 @@ class Wing:
     # what a finished run is asked
     def shown(self, folder: Path, name: str) -> Shown | None:
         """Return what ``graphlink show`` has to say of a folder that this wing made, and the user calls ``name``."""
-        return None
 
     # the page of a run
     def page_part(self, reading: Reading) -> Any:
         """Read what the sections of this wing show."""
-        return None
 
     def worth_telling(self, ranks: Sequence[Any]) -> Telling:
         """Choose ranks of many that are told in detail, and say why."""
@@ -332,7 +322,6 @@ class Wing:
 
     def ranked(self, ranks: Sequence[Any]) -> Sequence[Any] | None:
         """Return the ranks of a run in the order in which they are listed."""
-        return None
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
         """Return cells of the line of a rank in that list, by column."""

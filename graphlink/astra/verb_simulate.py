@@ -163,6 +163,10 @@ def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> Lines:
         for a, b in sorted(shown, key=lambda pair: pair[0].rank)
     ]
     head = ("recorded ms", "replayed ms", "simulated ms", "to recorded", "to replayed")
+    by_rank: Lines = []
+    if verbose:
+        works = [(f"{pair[0].rank}", *row) for pair in pairs for row in _works([pair])]
+        by_rank = ["", "the same by rank", Table(works, ("rank", "work", *head), "<<>>>>>")]
     return [
         f"{by}: {ms(run.total_ns)} ms{_than(run.total_ns, longest, 'recorded')}{_than(run.total_ns, last, 'replayed')}",
         f"  {counted(run.finished, 'rank')} finished, {nodes}",
@@ -174,7 +178,7 @@ def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> Lines:
         "",
         "time by kind of work, of all nodes added up (communication: with waiting for other ranks)",
         Table(_works(pairs), ("work", *head), "<>>>>>"),
-        *(_works_of_ranks(pairs, head) if verbose else []),
+        *by_rank,
         "",
         *_why(found, run, last),
     ]
@@ -183,11 +187,6 @@ def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> Lines:
 def _longest(found: Simulated) -> int | None:
     """Return the recorded time of the rank that took longest; None where nothing was recorded."""
     return max((rank.recorded_ns for rank in found.ranks if rank.recorded_ns is not None), default=None)
-
-
-def _works_of_ranks(pairs: Sequence[tuple[RankTimes, SimulatedRank]], head: Sequence[str]) -> Lines:
-    rows = [(f"{pair[0].rank}", *row) for pair in pairs for row in _works([pair])]
-    return ["", "the same by rank", Table(rows, ("rank", "work", *head), "<<>>>>>")]
 
 
 def _than(ns: int, other_ns: int | None, what: str) -> str:

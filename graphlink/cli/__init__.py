@@ -60,8 +60,7 @@ def _run(argv: Sequence[str]) -> int:
     _settle(arguments)
     if arguments.json is not None:
         refuse_overwriting(arguments)
-    status: int = arguments.run(arguments)
-    return status
+    return int(arguments.run(arguments))
 
 
 def _settle(arguments: argparse.Namespace) -> None:

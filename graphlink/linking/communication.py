@@ -437,12 +437,9 @@ class Groups:
             if size:
                 self._sizes.setdefault(self._name(comm), size)
         self._only = next(iter(names)) if len(names) == 1 else None
-        world = trace.world_size or self._described_world()
+        all_ranks = (group for group in self._described.values() if group.desc in DEFAULT_GROUP)
+        world = trace.world_size or max((g.size or len(g.ranks or ()) for g in all_ranks), default=0) or None
         self._everyone = None if world is None else tuple(range(world))
-
-    def _described_world(self) -> int | None:
-        sizes = [g.size or len(g.ranks or ()) for g in self._described.values() if g.desc in DEFAULT_GROUP]
-        return max(sizes, default=0) or None
 
     def key(self, comm: Comm) -> GroupKey | None:
         """Return the call's group, which has a number in ``found`` then; None where its ranks are not known."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from graphlink import output_names, publish
 from graphlink.choices import ASTRA_SIM, FOLDED
@@ -31,7 +31,7 @@ from graphlink.graph.invariants import Violation, check
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.launch import rounding_ns
 from graphlink.linking.provenance import MIN_EPOCH_NS
-from graphlink.model import I64, System, Trace
+from graphlink.model import I64, System
 from graphlink.perfetto.packets import Rows
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
@@ -332,12 +332,6 @@ def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
     )
 
 
-def _machine(trace: Trace) -> summary.Machine | UnsetType:
-    if not (trace.host_name or trace.gpus or trace.system != System()):
-        return UNSET
-    return summary.Machine(host=trace.host_name, gpus=[gpu.name for gpu in trace.gpus], system=trace.system)
-
-
 def _left_out(prepared: PreparedRank) -> dict[str, int]:
     """Return how many recorded rows are no nodes, by reason."""
     trace, et = prepared.linked.trace, prepared.linked.et
@@ -366,7 +360,9 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
         rank=prepared.rank,
         world_size=work.joined.world_size,
         inputs=_recorded_inputs(prepared),
-        machine=_machine(trace),
+        machine=summary.Machine(host=trace.host_name, gpus=[gpu.name for gpu in trace.gpus], system=trace.system)
+        if trace.host_name or trace.gpus or trace.system != System()
+        else UNSET,
         memory=list(trace.memory) or UNSET,
         graph_nodes=len(graph.kind),
         node_kinds={k.name.lower(): n for k in NodeKind if (n := how_many(graph.kind == k))},

@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from graphlink import output_names
 from graphlink.choices import MACHINES
@@ -341,8 +341,7 @@ class Run:
             InputError: a file of the run cannot be read.
             UsageError: there is no such rank.
         """
-        report: AdviceReport = provided("answers", "advice")(self, self._graph_files(rank))
-        return report
+        return cast("AdviceReport", provided("answers", "advice")(self, self._graph_files(rank)))
 
     def diff(self, after: Run, *, anyway: bool = False) -> DiffReport:
         """Return how a run that came ``after`` this one differs from it, as ``graphlink diff`` prints it
@@ -353,8 +352,7 @@ class Run:
         Raises:
             InputError: the runs do not compare and ``anyway`` is not set, or a file of one cannot be read.
         """
-        report: DiffReport = provided("answers", "diff")(self.folder, after.folder, anyway=anyway)
-        return report
+        return cast("DiffReport", provided("answers", "diff")(self.folder, after.folder, anyway=anyway))
 
     def page(self) -> Page:
         """Return the content of the page that ``report`` returns: sections of sentences, tables and charts, with times
@@ -363,8 +361,7 @@ class Run:
         Raises:
             InputError: a file of the run cannot be read.
         """
-        page: Page = provided("answers", "page")(self.folder, self.summary)
-        return page
+        return cast("Page", provided("answers", "page")(self.folder, self.summary))
 
     def report(self) -> str:
         """Return the run as a page for the browser: the text of one HTML file that loads nothing (docs/report.md). Its
@@ -373,8 +370,7 @@ class Run:
         Raises:
             InputError: a file of the run cannot be read.
         """
-        text: str = provided("answers", "report")(self.page())
-        return text
+        return str(provided("answers", "report")(self.page()))
 
     def _table(self, name: str, rank: int | None = None) -> pd.DataFrame:
         made: RowTable = provided("tables", name)

@@ -155,13 +155,12 @@ def _complete(recordings: Recordings, out: Out, options: Options, runs_on: RunsO
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs = find(recordings, Path(folder), runs_on, linked=options.linked).ranks
     asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
-    same = asked == {_files_of(rank) for rank in whole.ranks}
+    there = {
+        frozenset([rank.inputs.kineto, rank.inputs.et, *(name for _, hooks in each() for name in hooks.files_of(rank))])
+        for rank in whole.ranks
+    }
+    same = asked == {names - {None} for names in there}
     return whole if same and not _changed_since(Path(out.name) / summary.NAME, inputs) else None
-
-
-def _files_of(rank: summary.Rank) -> frozenset[str]:
-    side_files = [name for _, hooks in each() for name in hooks.files_of(rank)]
-    return frozenset([*filter(None, (rank.inputs.kineto, rank.inputs.et)), *side_files])
 
 
 def _changed_since(published: Path, inputs: Sequence[Inputs]) -> bool:
