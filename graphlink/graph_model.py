@@ -4,7 +4,7 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -100,6 +100,7 @@ class NodeType(IntEnum):
 
 SCHEMA_VERSION = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
 UNKNOWN_DEP = 255  # kind of a dependency that a file gives no kind for
+Groups = Mapping[int, Sequence[int]]  # the ranks of communicators, by their ids
 NO_GROUP = 0
 BAD_GROUP = -1  # a ``pg_name`` that is no decimal number; the text is in ``FileFacts.odd``
 

@@ -26,7 +26,7 @@ from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import once_words
-from graphlink.tables import largest, least
+from graphlink.tables import how_many, largest, least
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
@@ -116,7 +116,7 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     launch_ns = _launch_ns(work, of_node, QUICKEST)
     if not launch_ns or not len(kernels):
         return
-    short = percent(int(np.count_nonzero(kernels < launch_ns)), len(kernels))
+    short = percent(how_many(kernels < launch_ns), len(kernels))
     idle = Advice(
         kind="launch_bound",
         what="GPUs wait for the host to launch work",

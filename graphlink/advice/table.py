@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Sequence
 
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
-from graphlink.records import Table, counted, ms
+from graphlink.records import Lines, Table, counted, ms
 from graphlink.replay.band import BOUND, band_head, band_words
 
 
-def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
+def advice_table(report: AdviceReport, top: int) -> Lines:
     """Return the report: of each advice what it gains, why, what to do, and the command that computes the gain."""
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
-    out: list[str | Table] = [f"{some}, {_took(report)}: each gain is of one change alone, they do not add up"]
+    out: Lines = [f"{some}, {_took(report)}: each gain is of one change alone, they do not add up"]
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     first = [
         (k, one) for k, one in enumerate(shown, 1) if k <= top or one.gain_pct is None
@@ -34,7 +34,7 @@ def advice_table(report: AdviceReport, top: int) -> list[str | Table]:
     return out
 
 
-def first_lines(report: AdviceReport, folder: str) -> list[str | Table]:
+def first_lines(report: AdviceReport, folder: str) -> Lines:
     """Return the first advice, as it stands below the main fact of a run."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     rows = [("saves most", "" if shown else "no change of those that were tried would save time")]

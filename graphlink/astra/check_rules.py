@@ -20,7 +20,6 @@ ERROR, WARNING = "error", "warning"
 
 Ends = tuple[str, ...]  # how a run may end, in alphabetical order
 Effect = tuple[str, Ends]  # what a reader makes of a finding, as a sentence
-Groups = dict[int, tuple[int, ...]]  # of the groups file, by id: members as listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.check_rules import Findings, Groups
+from graphlink.astra.check_rules import Findings
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import Reach
-from graphlink.graph_model import NO_GROUP, Graph, IncomingEdges
+from graphlink.graph_model import NO_GROUP, Graph, Groups, IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, U64, Bool
 from graphlink.tables import counted_from, marked, spread, successive
 

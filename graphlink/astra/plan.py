@@ -24,7 +24,7 @@ from graphlink.astra.check_rules import ERROR, NO_HARM, Verdict
 from graphlink.astra.files import Dimension, Network, Plan, Prepared
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError
-from graphlink.graph_model import NO_GROUP, Graph, NodeType
+from graphlink.graph_model import NO_GROUP, Graph, Groups, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.output_names import GROUPS
@@ -246,7 +246,7 @@ def write(what: Plan, out: Path, *, force: bool) -> Prepared:
     )
 
 
-def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
+def network(found: Transfers, groups: Groups, world: int) -> tuple[Dimension, ...]:
     """Return the network: a ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth
     than those across blocks."""
     block = _block(found, groups, world)
@@ -257,7 +257,7 @@ def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -
     return _dimension(block, inside, why), _dimension(world // block, across, why)
 
 
-def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]) -> tuple[str, ...]:
+def far(work: Workload, groups: Groups, npus: Sequence[int]) -> tuple[str, ...]:
     """Describe how many nodes send further than to a neighbour on rings of ``npus`` ranks (inner dimension first).
     Linear in nodes.
 
@@ -344,7 +344,7 @@ def _bandwidth(found: Transfers, step_ns: float | None) -> tuple[float | None, s
     return None, f"{default}; recorded transfers are too small, {wire[largest]:,.0f} bytes on the wire at most{hint}"
 
 
-def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> int | None:
+def _block(found: Transfers, groups: Groups, world: int) -> int | None:
     """Return the size of the blocks of neighbours that fill the world, each a communicator, with faster links inside;
     the largest such.
     """
@@ -359,7 +359,7 @@ def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) ->
     return None
 
 
-def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
+def _within(found: Transfers, groups: Groups, block: int, *, inside: bool) -> Bool:
     """Return the transfers of communicators whose ranks are all of one block, or are not."""
     used, which = numbered_values(found.group)
     across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[

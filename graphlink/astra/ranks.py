@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.check_rules import Findings, Groups, Judgement
+from graphlink.astra.check_rules import Findings, Judgement
 from graphlink.astra.circle import CommOrder, Ordered, judge_circles, starts_first, waits_of
 from graphlink.astra.rules import COMMUNICATION, RankFile, RankRules, read_or_judge
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph_model import NO_GROUP, Graph
+from graphlink.graph_model import NO_GROUP, Graph, Groups
 from graphlink.model import I64
 from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots

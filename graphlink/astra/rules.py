@@ -15,14 +15,14 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from graphlink.astra.check_rules import Findings, Groups
+from graphlink.astra.check_rules import Findings
 from graphlink.astra.circle import Ordered
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph.et_columns import TWICE
 from graphlink.graph.order import Reach
 from graphlink.graph.read_et import frames, read_et
-from graphlink.graph_model import BAD_GROUP, NO_GROUP, Fault, Graph, IncomingEdges
+from graphlink.graph_model import BAD_GROUP, NO_GROUP, Fault, Graph, Groups, IncomingEdges
 from graphlink.model import I32, I64, Bool
 from graphlink.read.source import open_source
 from graphlink.tables import codes, how_many, marked, numbered_values, successive

@@ -19,7 +19,7 @@ from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import MOST, grouped, least, numbered_rows
+from graphlink.tables import MOST, grouped, least, nowhere, numbered_rows, tuples
 
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
@@ -79,7 +79,7 @@ class Outcome:
 
     def __init__(self, calls: CallSide, ops: OpSide) -> None:
         self.calls, self.ops = calls, ops
-        self.op = np.full(len(calls.row), NOWHERE, np.int64)
+        self.op = nowhere(len(calls.row))
         self.why: Reasons = np.full(len(calls.row), "", object)
         self.op_why: Reasons = np.where(ops.known, "", "no parameters").astype(object)
         self.rule: dict[int, str] = {}
@@ -96,7 +96,7 @@ class Outcome:
     def clash(self, call: I64, op: I64) -> None:
         """Leave calls whose ops at their place differ from them; the table shows the first of each lane."""
         self.leave(call, "differs")
-        for k, i, j in zip(self.calls.lane[call].tolist(), call.tolist(), op.tolist(), strict=True):
+        for k, i, j in tuples(self.calls.lane[call], call, op):
             self.mismatch[k] = min(self.mismatch.get(k, (i, j)), (i, j))
 
     def part_rivals(self) -> None:
@@ -167,7 +167,7 @@ def _ordinals(lane: I64, function: I32, seq: I64) -> I64:
     NCCL counts by communicator and function from 0, so that the counts of all functions at one moment make the number
     of a call. It is not sure where calls are missing around it, and where a lane's counts begin later.
     """
-    found = np.full(len(seq), NOWHERE, np.int64)
+    found = nowhere(len(seq))
     for calls in _parted(lane, int(lane.max(initial=NOWHERE)) + 1):
         own = calls[seq[calls] >= 0]
         total, sure = np.zeros(len(own), np.int64), np.ones(len(own), np.bool_)

@@ -15,7 +15,7 @@ from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.graph import path_file
 from graphlink.graph.read_et import read_metadata
-from graphlink.graph_model import Graph, Metadata
+from graphlink.graph_model import Graph, Groups, Metadata
 from graphlink.output_names import PATH_ACROSS
 from graphlink.page.parts import Cell
 from graphlink.ranks.records import Line
@@ -46,7 +46,7 @@ class Reading:
     told: Mapping[int, str]
     graphs: Mapping[int, Graph]
     work: Workload | None
-    groups: Mapping[int, Sequence[int]]
+    groups: Groups
     parts: Parts
 
     def of_rank(self, rank: int, path: Path, load_file: Callable[[Path], _File]) -> _File:

@@ -40,7 +40,7 @@ from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
 from graphlink.spans import Spans
-from graphlink.tables import MOST, sums, take, take_as, values_at
+from graphlink.tables import MOST, how_many, sums, take, take_as, values_at
 
 _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names that data-parallel training has, too
 
@@ -149,7 +149,7 @@ def _as_numbered(pipeline: RunPipeline, steps: Sequence[int]) -> RunPipeline:
 
 def _unknown_exchanges(whole: Pipes) -> list[str]:
     """Warn of communication of which nobody knows with whom it was."""
-    unknown = sum(int(np.count_nonzero(run.exchanges.kind == CommKind.UNKNOWN)) for run in whole.runs)
+    unknown = sum(how_many(run.exchanges.kind == CommKind.UNKNOWN) for run in whole.runs)
     if not unknown:
         return []
     return [

@@ -27,7 +27,7 @@ from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import ActionTimes, Order, Timed, inputs
 from graphlink.publish import Publication, writing
-from graphlink.tables import codes, concat, numbered_texts, take
+from graphlink.tables import codes, concat, nowhere, numbered_texts, take
 from graphlink.version import __version__
 
 PREFIX: Final = "trace"
@@ -200,7 +200,7 @@ def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages)
         tid=np.where(host, _MAIN_THREAD, 0),
         device=none,
         stream=nodes.stream,
-        caller=np.full(count, NOWHERE, np.int32),
+        caller=nowhere(count, np.int32),
         first=np.searchsorted(target, np.arange(count + 1)),
         source=source.astype(np.int32),
         edge_kind=kind.astype(np.uint8),

@@ -22,7 +22,7 @@ from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock
 from graphlink.records import Short
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import least, take
+from graphlink.tables import least, nowhere, take, tuples
 
 if TYPE_CHECKING:
     from graphlink.nccl.read.records import Dump
@@ -53,7 +53,7 @@ def stage_run(
 ) -> Staged:
     """Find ranges by name, else from communication and autograd; their work, and what delayed it. O(n log n)."""
     has_device = bool(len(linked.trace.device.start_ns))
-    nothing = np.full(len(linked.trace.device.start_ns), NOWHERE, np.int32)
+    nothing = nowhere(len(linked.trace.device.start_ns), np.int32)
     entries, warnings = named_entries(linked, user)
     if entries is None:
         entries, more = inferred_entries(linked)
@@ -143,7 +143,7 @@ def witness_of(files: SideFiles) -> Witness:
         op, at = files.op[mine], _came_ns(dump)[files.call[mine]]
         came[op[at != NO_TIME]] = at[at != NO_TIME] + clock.offset_ns
     columns = (split.gpu_ns, split.peer_ns, split.wire_ns, split.receive_ns)
-    words = tuple(_in_words(times) for times in zip(*(c.tolist() for c in columns), strict=True))
+    words = tuple(_in_words(times) for times in tuples(*columns))
     return Witness(split.op.astype(np.int64), came[split.op], words)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64
+from graphlink.model import EMPTY, I32, I64
 from graphlink.ranks.records import Line, RankComms
 from graphlink.tables import spread
 
@@ -181,7 +181,7 @@ def _equal_ends(a: I64, b: I64) -> int:
 
 def _shifted(a: I64, b: I64) -> tuple[I64, I64]:
     """Find the equal ops under the shift that has most of them, of several the one that ends last on the left."""
-    best = np.zeros(0, np.int64)
+    best = EMPTY
     at = 0
     for shift in likely_shifts(a, b).tolist():
         low, high = max(0, -shift), min(len(b), len(a) - shift)

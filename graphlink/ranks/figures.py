@@ -25,7 +25,7 @@ from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import AlignedClocks, GroupKey, Matches, RankComms
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
 from graphlink.ranks.times import WORDS, Apart, MatchTimes, apart, times
-from graphlink.tables import numbered_values, sums
+from graphlink.tables import numbered_values, sums, tuples
 
 _MESSAGE: Final = "SEND"
 _CHANCE: Final = 1 / 200
@@ -148,7 +148,7 @@ def collectives_of(
     measured[key[~matches.complete]] = False
     measured &= ~_on_host(ranks, matches)[keys // 16]
     out: list[list[Collectives]] = [[] for _ in matches.groups]
-    for k, (group, code) in enumerate(zip((keys // 16).tolist(), (keys % 16 - 1).tolist(), strict=True)):
+    for k, (group, code) in enumerate(tuples(keys // 16, keys % 16 - 1)):
         out[group].append(
             Collectives(
                 type=type_name(code),
@@ -303,7 +303,7 @@ def _tail(late: I64, usual: F64, count: I64) -> F64:
     out = np.ones(len(late))
     above = np.flatnonzero(late > usual * count)
     k, n, p = late[above].astype(np.float64), count[above], np.clip(usual[above], 1e-12, 1 - 1e-12)
-    ways = [lgamma(m + 1) - lgamma(i + 1) - lgamma(m - i + 1) for i, m in zip(k.tolist(), n.tolist(), strict=True)]
+    ways = [lgamma(m + 1) - lgamma(i + 1) - lgamma(m - i + 1) for i, m in tuples(k, n)]
     term = np.exp(np.array(ways) + k * np.log(p) + (n - k) * np.log1p(-p))
     total = term.copy()
     while (term > 1e-17 * total).any():

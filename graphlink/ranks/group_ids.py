@@ -13,6 +13,7 @@ import numpy as np
 from graphlink import output_names
 from graphlink.model import I64, CommKind, CommOps
 from graphlink.ranks.records import GroupKey
+from graphlink.tables import how_many
 
 GroupIds = dict[GroupKey, int]
 
@@ -31,7 +32,7 @@ def first_id(ranks: Sequence[CommOps], world_size: int) -> int:
 
     def shared(ops: CommOps) -> int:
         members = np.array([*(len(ranks) for ranks, _ in ops.groups), 0])  # the last of ops without a group
-        return int(np.count_nonzero((ops.kind == CommKind.COLLECTIVE) & (members[ops.group] > 1)))
+        return how_many((ops.kind == CommKind.COLLECTIVE) & (members[ops.group] > 1))
 
     return world_size * max(map(shared, ranks), default=0)
 

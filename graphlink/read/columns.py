@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, Comm
-from graphlink.tables import comm_table, take_comms
+from graphlink.model import EMPTY, I32, I64, Comm
+from graphlink.tables import comm_table, how_many, take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
@@ -151,13 +151,13 @@ class Parts:
     def seen(self, name: str) -> NDArray[Any]:
         """Return a column so far, which stays; empty int64 where there is none."""
         if name not in self._columns:
-            return np.zeros(0, np.int64)
+            return EMPTY
         self._columns[name] = [np.concatenate(self._columns[name])]
         return self._columns[name][0]
 
     def keep(self, rows: NDArray[np.bool_]) -> int:
         """Leave out all other rows, and return how many."""
-        left_out = self.count - int(np.count_nonzero(rows))
+        left_out = self.count - how_many(rows)
         if left_out:
             place = np.cumsum(rows) - 1
             self.comms = {int(place[row]): comm for row, comm in self.comms.items() if rows[row]}

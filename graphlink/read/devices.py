@@ -25,7 +25,7 @@ from graphlink.patterns import fits
 from graphlink.read.columns import MISSING, Parts, Strings, loose, to_int_or_none
 from graphlink.records import shortened
 from graphlink.spans import around_others
-from graphlink.tables import marked, numbered_values
+from graphlink.tables import how_many, marked, numbered_values, tuples
 
 _OF_THREADS: Final = re.compile(
     r"hip(?:Ext|Hcc)ModuleLaunchKernel"
@@ -228,7 +228,7 @@ def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64
         np.concatenate([rows[column][calls], *(table.seen(column) for table in known)])
         for column in ("start_ns", "end_ns", "tid")
     )
-    count = int(np.count_nonzero(calls))
+    count = how_many(calls)
     launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (
         rows["correlation"] > 0
     )
@@ -255,7 +255,7 @@ def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
     """Add ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's
     runtime writes runs on.
     """
-    count = int(np.count_nonzero(which))
+    count = how_many(which)
     start, end, tid = rows["start_ns"][which], rows["end_ns"][which], rows["tid"][which]
     around = _around_ends(start, tid, table)
     nothing, no_text = np.zeros(count, np.int64), np.zeros(count, np.int32)
@@ -284,13 +284,13 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
         start_ns=start[which],
         device=device[which],
         stream=stream[which],
-        graph=np.zeros(int(np.count_nonzero(which)), np.int64),
-        graph_node=np.zeros(int(np.count_nonzero(which)), np.int64),
+        graph=np.zeros(how_many(which), np.int64),
+        graph_node=np.zeros(how_many(which), np.int64),
         kind=kind[which].astype(np.uint8),
-        lane=np.zeros(int(np.count_nonzero(which)), np.int32),
-        sm_share=np.zeros(int(np.count_nonzero(which))),
-        blocks=np.zeros(int(np.count_nonzero(which)), np.int64),
-        threads=np.zeros(int(np.count_nonzero(which)), np.int64),
+        lane=np.zeros(how_many(which), np.int32),
+        sm_share=np.zeros(how_many(which)),
+        blocks=np.zeros(how_many(which), np.int64),
+        threads=np.zeros(how_many(which), np.int64),
         **_of(rows, which, "end_ns", "name", "correlation", "bytes"),
     )
 
@@ -299,7 +299,7 @@ def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I
     """Add waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the
     stream it names.
     """
-    count = int(np.count_nonzero(which))
+    count = how_many(which)
     record = np.zeros(count, np.int64) if kind is not None else _recorded(rows, which, device, stream)
     awaited = np.where(rows["awaited"][which] == MISSING, 0, rows["awaited"][which])
     of_event = np.full(count, kind is None)
@@ -323,11 +323,9 @@ def _recorded(rows: _Columns, waits: Bool, device: I64, stream: I64) -> I64:
     a call.
     """
     records = np.flatnonzero((rows["number"] != MISSING) & (rows["awaited"] == MISSING) & (rows["correlation"] > 0))
-    place = zip(device[records].tolist(), stream[records].tolist(), rows["number"][records].tolist(), strict=True)
+    place = tuples(device[records], stream[records], rows["number"][records])
     call = dict(zip(place, rows["correlation"][records].tolist(), strict=True))
-    wanted: Iterable[tuple[int, int, int]] = zip(
-        device[waits].tolist(), rows["awaited"][waits].tolist(), rows["number"][waits].tolist(), strict=True
-    )
+    wanted: Iterable[tuple[int, int, int]] = tuples(device[waits], rows["awaited"][waits], rows["number"][waits])
     return np.array([call.get(key, 0) for key in wanted], np.int64)
 
 
@@ -337,7 +335,7 @@ def _warnings(rows: _Columns, lost: Bool, texts: Sequence[str]) -> Iterable[str]
         mine = lost & (rows["category"] == category)
         named = f"of category {texts[category]}" if texts[category] else "without category"
         yield (
-            f"{int(np.count_nonzero(mine))} rows {named} ({int(length[mine].sum()) / 1e6:,.3f} ms) are of a device, "
+            f"{how_many(mine)} rows {named} ({int(length[mine].sum()) / 1e6:,.3f} ms) are of a device, "
             "but do not say on "
             "which stream or device they ran, or are calls without a thread: left out"
         )

@@ -26,7 +26,7 @@ from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
 from graphlink.read.comms import GROUP_INIT, P2P_OPS, RECORD_OP, backend_ids, collective, peer, process_groups
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
-from graphlink.tables import marked
+from graphlink.tables import how_many, marked
 
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation", "Operator"})
@@ -176,8 +176,8 @@ class _EtNodes:
         )
         ids = ints([node.id for node in nodes])
         usable = host & (ids != MISSING)
-        self.device_nodes += int(np.count_nonzero(~host))
-        self.left_out["node without id"] += int(np.count_nonzero(host & ~usable))
+        self.device_nodes += how_many(~host)
+        self.left_out["node without id"] += how_many(host & ~usable)
         if self.left_out["node without id"] > MAX_BAD:
             raise InputError(
                 f"more than {MAX_BAD:,} of its nodes have no id",

@@ -20,6 +20,7 @@ from graphlink.tables import (
     MOST,
     begins,
     codes,
+    how_many,
     largest,
     last_before,
     least,
@@ -78,7 +79,7 @@ def _put_on_their_threads(calls: Parts, host: Parts) -> int:
         nearer = np.abs(start_ns[rows] - start_ns[earlier]) <= np.abs(start_ns[later] - start_ns[rows])
         tid[rows] = op_tid[op[np.where(nearer, earlier, later)]]
         moved[rows] = True
-    return int(np.count_nonzero(moved))
+    return how_many(moved)
 
 
 def _leave_out_untimed(tables: Iterable[Parts]) -> int:
@@ -179,7 +180,7 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
     alone = ~marked(device.count, nodes)
     sorts = [(alone & (device.seen("kind") == kind), form) for kind, form in _WORK.items()]
     for witness, joined in (("replays", None), ("External id", _by_external), ("order", _by_order)):
-        before = int(np.count_nonzero(call != NOWHERE))
+        before = how_many(call != NOWHERE)
         for wanted, form in ((marked(device.count, nodes[first]), GRAPH_LAUNCH), *sorts):
             known = call[nodes] != NOWHERE
             last_call = largest(len(first), replay, call[nodes], NOWHERE)
@@ -191,7 +192,7 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
             launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
             rows = _in_order(device, wanted & (call == NOWHERE) & (of_row <= 0))
             joined(calls, device, call, rows, _in_order(calls, launches))
-        counts[witness] = int(np.count_nonzero(call != NOWHERE)) - before
+        counts[witness] = how_many(call != NOWHERE) - before
     found = (of_row <= 0) & (call != NOWHERE)
     of_row[found] = of_call[call[found]]
     given[call[found]] = of_call[call[found]]
@@ -235,7 +236,7 @@ def settle(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns
     own = device.seen("external")[row]
     moved = other & (own > 0) & (external[by] == own) & (external[call] != own)
     of_row[row[moved]] = ids[by[moved]]
-    return {witness: len(at) for witness, at in rows.items() if len(at)}, int(np.count_nonzero(moved))
+    return {witness: len(at) for witness, at in rows.items() if len(at)}, how_many(moved)
 
 
 def _replays(device: Parts, called: Bool) -> tuple[I64, I64]:

@@ -11,6 +11,7 @@ import numpy as np
 from graphlink.model import CounterRows, DeviceMemory
 from graphlink.read.columns import MISSING, Parts, Strings, ints, is_time, ns_of_us, to_int_or_none
 from graphlink.read.kineto_rows import Event
+from graphlink.tables import how_many
 
 MEMORY: Final = "[memory]"  # rows that profile_memory=True adds
 _CPU: Final = 0  # a device type of c10
@@ -63,7 +64,7 @@ class MemoryRows:
         for number in np.unique(device).tolist():
             on_device, (count, *before) = device == number, self.most.get(number, (0, 0, 0))
             most = [int(column[on_device].max(initial=0)) for column in (allocated, reserved)]
-            self.most[number] = count + int(np.count_nonzero(on_device)), *map(max, before, most)
+            self.most[number] = count + how_many(on_device), *map(max, before, most)
 
     def found(self, devices: object) -> tuple[DeviceMemory, ...]:
         """Return what was counted, by device; ``devices``: ``deviceProperties`` of Kineto, which has the total."""

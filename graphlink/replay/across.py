@@ -18,7 +18,7 @@ from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph.gains import FamilyGain
-from graphlink.graph_model import NO_GROUP, Graph
+from graphlink.graph_model import NO_GROUP, Graph, Groups
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
 from graphlink.patterns import UserPattern, escaped
@@ -33,7 +33,7 @@ from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
 from graphlink.replay.records import FamilyEntry
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
-from graphlink.tables import numbered_texts, numbered_values, sums
+from graphlink.tables import how_many, numbered_texts, numbered_values, sums
 
 TOP_FAMILIES: Final = 100
 _TODO: Final = "run graphlink again with --force"
@@ -142,7 +142,7 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
+def across(files: Mapping[int, Graph], groups: Groups) -> CriticalAcross:
     """Find the path over the graphs ``files`` of some ranks; ``groups`` is ``comm_group.json``. As ``play_coupled`` in
     time.
     """
@@ -160,7 +160,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
         origin_ns=clock.origin_ns,
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
-        nodes_run=int(np.count_nonzero(played.ran)),
+        nodes_run=how_many(played.ran),
         nodes_all=len(work),
         share_ns=_share_ns(path, share),
         top_gain=_top_gain(work, played, found, groups) if played.ran.all() else None,
@@ -188,7 +188,7 @@ def across(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> C
     )
 
 
-def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> dict[str, int]:
+def share_gains(files: Mapping[int, Graph], groups: Groups) -> dict[str, int]:
     """Return how much earlier all ranks would end if what counts as a share took no time, on any rank: of each share a
     replay.
     """
@@ -205,9 +205,7 @@ def share_gains(files: Mapping[int, Graph], groups: Mapping[int, Sequence[int]])
     return out
 
 
-def _top_gain(
-    work: Workload, played: Played, of_path: Sequence[FamilyEntry], groups: Mapping[int, Sequence[int]]
-) -> FamilyGain | None:
+def _top_gain(work: Workload, played: Played, of_path: Sequence[FamilyEntry], groups: Groups) -> FamilyGain | None:
     family = next((entry for entry in of_path if entry.nodes > 1 and entry.ns), None)
     if family is None:
         return None
@@ -255,7 +253,7 @@ def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShar
     nodes = work.member[path.node] == member
     return RankShare(
         rank=work.ranks[member],
-        nodes=int(np.count_nonzero(nodes)),
+        nodes=how_many(nodes),
         ns=int(path.own_ns[nodes].sum()),
         share_ns=_share_ns(path, share, nodes),
     )

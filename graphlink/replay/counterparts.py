@@ -20,7 +20,7 @@ from graphlink.records import first_few
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, workload
-from graphlink.tables import codes, numbered_rows, spread, turns
+from graphlink.tables import codes, how_many, nowhere, numbered_rows, spread, turns
 
 _LEAST_STEPS = 4  # of which some are the usual ones
 _LONGER = 0.2  # of what a node takes in the quicker steps
@@ -47,7 +47,7 @@ def in_other_run(selection: Selection, nodes: Bool, folder: str, like_rank: int 
     here, there = _sides(selection, code), _sides(selection.others[folder, wanted], code)
     if like_rank is not None:
         there = dict.fromkeys(here, there[like_rank])
-    own_ns, exact = np.full(len(work), NOWHERE, np.int64), np.zeros(len(work), np.bool_)
+    own_ns, exact = nowhere(len(work)), np.zeros(len(work), np.bool_)
     for (rank, side), (low, high) in zip(here.items(), work.bounds, strict=True):
         if rank in there:
             own_ns[low:high], exact[low:high] = _found(side, there[rank])
@@ -67,7 +67,7 @@ def as_others(selection: Selection, nodes: Bool) -> tuple[I64, int]:
     if not others:
         todo = "replay all ranks together: --machine coupled, without --rank"
         raise UsageError("even_out: no other rank is replayed with it", todo=todo)
-    own_ns, exact = np.full(len(work), NOWHERE, np.int64), np.zeros(len(work), np.bool_)
+    own_ns, exact = nowhere(len(work)), np.zeros(len(work), np.bool_)
     for member in even:
         low, high = work.bounds[member]
         found = [_found(sides[member], other) for other in others]
@@ -87,7 +87,7 @@ def in_quick_steps(selection: Selection, nodes: Bool, steps: Sequence[Steps]) ->
     quicker steps are a quarter of them. A node takes longer by ``_LONGER``, and of the host by a hundredth of a step.
     O(n log n).
     """
-    work, out = selection.work, np.full(len(selection.work), NOWHERE, np.int64)
+    work, out = selection.work, nowhere(len(selection.work))
     launcher, caller, family = selection.launched_by, selection.callers, work.names()[0]
     began_ns = selection.called_ns
     threads = np.where(launcher == NOWHERE, 0, work.column("tid")[launcher])
@@ -119,7 +119,7 @@ def in_quick_steps(selection: Selection, nodes: Bool, steps: Sequence[Steps]) ->
 
 
 def _of_nodes(nodes: Bool, own_ns: I64, exact: Bool) -> tuple[I64, int]:
-    return np.where(nodes, own_ns, NOWHERE), int(np.count_nonzero(nodes & (own_ns != NOWHERE) & ~exact))
+    return np.where(nodes, own_ns, NOWHERE), how_many(nodes & (own_ns != NOWHERE) & ~exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _found(ours: _Side, theirs: _Side) -> tuple[I64, Bool]:
     """Return for each node of ``ours`` the time of its counterpart, ``NOWHERE`` for none; and which of them are the
     k-th of as many. Nodes of another thread, and then of another path, are taken only where there are none of the same,
     or another number of them."""
-    out, exact = np.full(len(ours.turn), NOWHERE, np.int64), np.zeros(len(ours.turn), np.bool_)
+    out, exact = nowhere(len(ours.turn)), np.zeros(len(ours.turn), np.bool_)
     for own_key, other_key in zip(ours.keys, theirs.keys, strict=True):
         ns, same = _matched(own_key, other_key, (ours.turn, theirs.turn), theirs.time_ns)
         better = (out == NOWHERE) | (same & ~exact)

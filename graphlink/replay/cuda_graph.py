@@ -29,7 +29,7 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, codes, largest, last_before, least, marked, spread, sums
+from graphlink.tables import begins, codes, how_many, largest, last_before, least, marked, spread, sums
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
@@ -78,7 +78,7 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     cost = np.where(inside, 0, work.cost_ns)
     cost[heads] = launch_ns
     np.add.at(cost, owner[inside], once_ns[inside])
-    ops = int(np.count_nonzero(on_device & (work.work != Work.DELAY)))
+    ops = how_many(on_device & (work.work != Work.DELAY))
     what = f"{len(heads):,} launches of {ops:,} device ops, {launch_ns / 1000:g} us each ({why})"
     out = _launched_once(work.with_costs(cost), launched)
     between = (launched[out.source] == launched[out.target]) & on_device[out.target] & (out.kind == EdgeKind.STREAM)
@@ -95,7 +95,7 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
         what += f"; {ms(int(once_ns.sum()))} ms that ops took once and not each time stay (most in {longest})"
     what += outside
     grown_ns = int((cost - work.cost_ns).sum())
-    return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(inside)), grown_ns)
+    return out, made(change.kind, f"{change.done}: {what}", how_many(inside), grown_ns)
 
 
 def capturable(work: Workload, selection: Selection, most: int) -> list[Capturable]:

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.edges import topological
-from graphlink.graph_model import NO_GROUP, Graph, NodeType
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.graph_model import NO_GROUP, Graph, Groups, NodeType
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.workload import Workload, measured_ns
-from graphlink.tables import codes, least, numbered_rows, spread, turns
+from graphlink.tables import codes, how_many, least, nowhere, numbered_rows, spread, tuples, turns
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -66,14 +66,14 @@ class Matched:
     notes: tuple[str, ...]
 
 
-def matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Matched:
+def matched(work: Workload, groups: Groups, *, together: bool = False) -> Matched:
     """Match the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n
     log n.
 
     Ranks begin as their recordings did, or with ``together`` all at once as in ASTRA-sim.
     """
     code = np.full(len(work), PLAIN, np.uint8)
-    partner = np.full(len(work), NOWHERE, np.int32)
+    partner = nowhere(len(work), np.int32)
     notes: list[str] = []
     members = {group: _present(group, groups, work.ranks) for group in np.unique(work.column("group")).tolist()}
     communicates = np.isin(work.column("type"), _COMMUNICATION) & (work.column("host") == 0)
@@ -100,8 +100,8 @@ def _in_order(work: Workload, nodes: I64) -> I64:
 
 def unmatched(work: Workload) -> Matched:
     """Return what ``matched`` does of ranks that wait for nobody, each replayed by itself."""
-    code, partner = np.full(len(work), PLAIN, np.uint8), np.full(len(work), NOWHERE, np.int32)
-    none = np.zeros(0, np.int64)
+    code, partner = np.full(len(work), PLAIN, np.uint8), nowhere(len(work), np.int32)
+    none = EMPTY
     clock = replace(_no_clock(work.files, ""), measured_ns=measured_ns(work.files[0]))
     return Matched(code, partner, clock, none, none, none, ())
 
@@ -124,10 +124,8 @@ def _collectives(
     nodes = nodes[work.column("type")[nodes] == NodeType.COMM_COLL]
     group, rank = work.column("group")[nodes], work.node_rank[nodes]
     # a rank outside the group, or alone in it here, has nobody to wait for
-    joins = np.array(
-        [len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], np.bool_
-    )
-    outside = int(np.count_nonzero(~joins))
+    joins = np.array([len(members[g]) > 1 and r in members[g] for g, r in tuples(group, rank)], np.bool_)
+    outside = how_many(~joins)
     if outside:
         notes.append(f"{outside} collectives have no other member among these ranks: they take their recorded time")
     nodes, group = nodes[joins], group[joins]
@@ -146,7 +144,7 @@ def _collectives(
     return pairs
 
 
-def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int]) -> frozenset[int]:
+def _present(group: int, groups: Groups, here: Sequence[int]) -> frozenset[int]:
     named = groups.get(group) if group != NO_GROUP else None
     return frozenset(here if named is None else set(named) & set(here))
 
@@ -168,8 +166,8 @@ def _messages(work: Workload, nodes: I64, code: U8, partner: I32, notes: list[st
     message = codes(*ends, turns(*ends, is_send))
     sent = spread(len(nodes), message[is_send], sends)[message[~is_send]]
     code[receives], partner[receives] = RECEIVE, sent
-    elsewhere = int(np.count_nonzero(~np.isin(target[sends], work.ranks)))
-    unread = len(sends) - int(np.count_nonzero(sent != NOWHERE)) - elsewhere
+    elsewhere = how_many(~np.isin(target[sends], work.ranks))
+    unread = len(sends) - how_many(sent != NOWHERE) - elsewhere
     if unread:
         notes.append(f"{unread} sends have no receive: nobody waits for them")
 

@@ -4,14 +4,13 @@ what they would take on another network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph_model import NodeType
+from graphlink.graph_model import Groups, NodeType
 from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
@@ -21,7 +20,7 @@ from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, matched
 from graphlink.replay.records import Made
 from graphlink.replay.slots import matched_costs
 from graphlink.replay.workload import MOST_NS, Slot, Workload
-from graphlink.tables import concat, least, spread, take
+from graphlink.tables import concat, how_many, least, spread, take
 
 MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
 SIMULATED: Final = (  # collectives that have a network model
@@ -32,7 +31,7 @@ SIMULATED: Final = (  # collectives that have a network model
 )
 
 
-def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Sequence[int]]) -> Made:
+def change_network(draft: Draft, change: NetworkChange, groups: Groups) -> Made:
     """Give communication in ``draft`` the time of its bytes on the wire, and of the steps of a ring where a latency is
     given; else it takes no less than the quickest of its rank was recorded to take.
 
@@ -50,7 +49,7 @@ def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Seq
     wire_ns = size * wire_share(comm_type, members) / change.bandwidth_gb_per_s
     some = own > 0  # gloo's sends cost nothing: their receives do
     changes = some & (size > 0)
-    sized, unsized = int(np.count_nonzero(changes)), int(np.count_nonzero(size <= 0))
+    sized, unsized = how_many(changes), how_many(size <= 0)
     if not sized:
         raise UsageError(f"{change.title}: the graphs hold no communication of known size")
     if change.latency_us is None:
@@ -66,7 +65,7 @@ def change_network(draft: Draft, change: NetworkChange, groups: Mapping[int, Seq
     return made(change.kind, what, sized, int(cost.sum()) - before)
 
 
-def group_sizes(work: Workload, nodes: I64, groups: Mapping[int, Sequence[int]]) -> F64:
+def group_sizes(work: Workload, nodes: I64, groups: Groups) -> F64:
     """Return how many ranks the group of each of ``nodes`` has."""
     worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
     group = work.column("group")[nodes].tolist()
@@ -126,7 +125,7 @@ class Transfers:
         return np.asarray((self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1))
 
 
-def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
+def transfers(work: Workload, groups: Groups) -> Transfers:
     """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a
     network model, and what took no time."""
     work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind
 from graphlink.linking.call_roles import Role, role_of
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import EMPTY, I64, NOWHERE, Bool
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import ALL, WaitChange
 from graphlink.replay.draft import Draft
@@ -19,7 +19,7 @@ from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import NUMBER, SyncWait, edges_of
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import MOST, codes, grouped, spread
+from graphlink.tables import MOST, codes, grouped, how_many, nowhere, spread, tuples
 
 _OF_THE_WAITING: Final = ("rank", "step", "thread", "path", "line", "nth", "every")
 _OF_THE_AWAITED: Final = ("stream", "sort")
@@ -47,8 +47,8 @@ def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
     else:
         chosen &= ~draft.removed_waits
         stay = _move(draft, selection, np.flatnonzero(chosen), change)
-    edges = int(np.count_nonzero(edges_of(work, waits, draft.no_wait) & ~before))
-    count = int(np.count_nonzero(chosen)) - stay
+    edges = how_many(edges_of(work, waits, draft.no_wait) & ~before)
+    count = how_many(chosen) - stay
     note = f"; {stay:,} stay, as there is no such place behind them" if stay else ""
     return made(change.kind, f"{change.done}: {count:,} waits, {edges:,} edges{note}", count, 0)
 
@@ -77,10 +77,10 @@ def _chosen(selection: Selection, waits: Sequence[SyncWait], change: WaitChange)
 def _move(draft: Draft, selection: Selection, which: I64, change: WaitChange) -> int:
     """Move waits; return how many stay, as there is no such place behind them."""
     places, streams = _places(selection, draft.waits, which, change), _Streams(draft.work)
-    for i, place in zip(which.tolist(), places.tolist(), strict=True):
+    for i, place in tuples(which, places):
         if place != NOWHERE:
             draft.move_wait(i, place, streams.awaited(draft.waits[i], place))
-    return int(np.count_nonzero(places == NOWHERE))
+    return how_many(places == NOWHERE)
 
 
 def _places(selection: Selection, waits: Sequence[SyncWait], which: I64, change: WaitChange) -> I64:
@@ -92,7 +92,7 @@ def _places(selection: Selection, waits: Sequence[SyncWait], which: I64, change:
     start, thread = work.column("start_ns"), work.column("tid") * len(work.ranks) + work.member
     nodes = np.flatnonzero(host)
     nodes = nodes[np.lexsort((nodes, start[nodes], thread[nodes]))]
-    out = np.full(len(which), NOWHERE, np.int64)
+    out = nowhere(len(which))
     for k, i in enumerate(which.tolist()):
         waiting = waits[i].targets[0]
         since_ns = int(start[waiting])
@@ -159,7 +159,7 @@ class _Streams:
         op, launched_ns = self.launched(stream)
         following = op[np.searchsorted(launched_ns, at_ns) :]
         if not len(following):
-            return np.zeros(0, np.int64)
+            return EMPTY
         into = slice(int(self.work.first[following[0]]), int(self.work.first[following[0] + 1]))
         return np.asarray(self.work.source[into][self.work.kind[into] == EdgeKind.EVENT])
 

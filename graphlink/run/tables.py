@@ -21,7 +21,7 @@ from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
 from graphlink.graph.write_et import KINDS, type_name
-from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, NodeType
+from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, Groups, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.ranks.summary import RankWait
@@ -128,7 +128,7 @@ def syncs(file: Graph) -> pd.DataFrame:
     )
 
 
-def collectives(file: Graph, groups: Mapping[int, Sequence[int]], whole: Summary) -> pd.DataFrame:
+def collectives(file: Graph, groups: Groups, whole: Summary) -> pd.DataFrame:
     """Return one row per communication node, with what the ranks of the run together say of its group and type.
 
     ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is

@@ -9,14 +9,14 @@ parallel); sums that only the end of the step waits for are of gradients (data p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import InputError, UsageError
-from graphlink.graph_model import NO_GROUP, Graph, NodeType
+from graphlink.graph_model import NO_GROUP, Graph, Groups, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64
 from graphlink.patterns import fits
@@ -73,7 +73,7 @@ def stated(text: str, world: int) -> dict[str, Axis]:
     return axes
 
 
-def found(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]]) -> dict[str, Axis]:
+def found(graphs: Mapping[int, Graph], groups: Groups) -> dict[str, Axis]:
     """Find the axes of a run by what its communicators are used for. Linear in the nodes of a rank for each axis.
 
     Of several that only gradients are summed over, that of the smallest communicators is the data axis.
@@ -111,9 +111,7 @@ def required(axes: Mapping[str, Axis], name: str) -> Axis:
     )
 
 
-def _lines(
-    graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], world: int
-) -> dict[tuple[int, int], list[int]]:
+def _lines(graphs: Mapping[int, Graph], groups: Groups, world: int) -> dict[tuple[int, int], list[int]]:
     """Return the ids of the communicators of rank 0 that are lines of an axis, by size and stride: all of that size
     fill the world.
     """

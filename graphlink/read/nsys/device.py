@@ -13,7 +13,7 @@ from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.devices import sm_share
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.text import name_column
-from graphlink.tables import concat, numbered_rows, numbered_values, take
+from graphlink.tables import concat, how_many, numbered_rows, numbered_values, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 KERNEL: Final = CUPTI + "KERNEL"
@@ -101,7 +101,7 @@ def _work(
     placed = np.ones(len(start), np.bool_) if keep is None else keep.copy()
     for column, what in (("deviceId", "device"), ("streamId", "stream"), ("globalPid", "process")):
         without = placed & ((columns[column] == MISSING) if column == "globalPid" else ~is_number(columns[column]))
-        export.left_out[f"device row without {what}"] += int(np.count_nonzero(without))
+        export.left_out[f"device row without {what}"] += how_many(without)
         placed &= ~without
     work = ExportWork(
         start_ns=start,
@@ -143,7 +143,7 @@ def _copies(export: Export, names: ByteTexts) -> ExportWork:
         words = [memory.get(end, "Unknown") for end in ends[k].tolist() if end != MISSING]
         said.append(f"Memcpy {copy.get(number, 'Unknown')}" + (f" ({' -> '.join(words)})" if len(words) == 2 else ""))
     migrations = np.isin(columns["copyKind"], [number for number, word in copy.items() if word in _MIGRATIONS])
-    export.left_out["migrations of unified memory"] += int(np.count_nonzero(migrations))
+    export.left_out["migrations of unified memory"] += how_many(migrations)
     return _work(export, table, columns, names.strings.column(said)[which], DeviceKind.MEMCPY, ~migrations)
 
 
@@ -167,7 +167,7 @@ def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> Expor
             mine = columns["globalPid"] == process
             nodes = np.concatenate([w.correlation[w.process == process] for w in others])
             whole[mine] = ~np.isin(columns["correlationId"][mine], nodes[nodes > 0])
-    export.left_out["rows of CUDA graphs whose nodes are recorded"] += int(np.count_nonzero(~whole))
+    export.left_out["rows of CUDA graphs whose nodes are recorded"] += how_many(~whole)
     return _work(export, GRAPH, columns, name, DeviceKind.KERNEL, whole)
 
 

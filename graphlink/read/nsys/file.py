@@ -21,13 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64
+from graphlink.model import EMPTY, I64
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING
 from graphlink.read.heads import looks_like
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.read.source import open_source
-from graphlink.tables import codes, numbered_rows
+from graphlink.tables import codes, how_many, numbered_rows
 
 PID_MASK: Final = ~0xFFFFFF  # a globalTid without its thread is the globalPid
 _PROCESS, _CALLS, _RANGES = "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
@@ -92,7 +92,7 @@ class Export:
             f"group_concat(CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {absent[c]} END)"
             for c in there
         )
-        parts = {name: [np.zeros(0, np.int64)] for name in there}
+        parts = {name: [EMPTY] for name in there}
         for rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))) if there else ():
             count += rows
             for name, text in zip(there, texts, strict=True):
@@ -129,7 +129,7 @@ class Export:
             if len(votes) and counts.max() >= 0.9 * counts.sum():
                 out[mine] = votes[counts.argmax()]
         self.warnings.append(
-            f"{table} has no column {_PROCESS}: {int(np.count_nonzero(out != MISSING)):,} of {count:,} rows are taken "
+            f"{table} has no column {_PROCESS}: {how_many(out != MISSING):,} of {count:,} rows are taken "
             "to be of the process "
             "that made the calls of their device, the others are left out"
         )
@@ -200,7 +200,7 @@ class Export:
                 raise self.bad_row(table, int(np.flatnonzero(wrong)[0]), name)
         start = columns["start"] + self.epoch_ns
         end = np.maximum(start, columns["end"] + self.epoch_ns)
-        self.left_out["end before start taken as no length"] += int(np.count_nonzero(columns["end"] < columns["start"]))
+        self.left_out["end before start taken as no length"] += how_many(columns["end"] < columns["start"])
         if len(start):
             self._outermost += [
                 (int(start.min()), table, int(start.argmin())),

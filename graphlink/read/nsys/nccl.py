@@ -20,7 +20,7 @@ import msgspec
 from graphlink.model import I64, Comm
 from graphlink.read.comms import MAX_RANKS
 from graphlink.read.nsys.file import Export
-from graphlink.tables import grouped
+from graphlink.tables import grouped, tuples
 
 _HEADER: Final = struct.Struct("<QQQQ")
 _NUMBER_BITS: Final = 0xFFFFFF  # of a schema id; what is above says only that it was registered
@@ -174,7 +174,7 @@ def kernel_comms(
     it: its first kernel stands for all calls of the group where one record can say what they do: one call, collectives
     of one kind and communicator (their sizes add up), sends and receives between all (an all-to-all).
     """
-    ranges = ((tid, (ns, False, k)) for k, (tid, ns) in enumerate(zip(thread.tolist(), start_ns.tolist(), strict=True)))
+    ranges = ((tid, (ns, False, k)) for k, (tid, ns) in enumerate(tuples(thread, start_ns)))
     events = grouped(chain(ranges, ((tid, (launch_ns, True, kernel)) for tid, launch_ns, kernel in launches)))
     ends_ns = end_ns.tolist()
     return {kernel: comm for mine in events.values() for kernel, comm in _launched(sorted(mine), ends_ns, names, comms)}

@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, Bool, CallRows, FlowRows, HostRows, OverheadRows
+from graphlink.model import EMPTY, I32, I64, Bool, CallRows, FlowRows, HostRows, OverheadRows
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.read.columns import MAX_NS, MISSING, ByteTexts
 from graphlink.read.nsys.device import CUPTI, NO_COMMS, RUNTIME
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.nccl import Payload, read_payloads
 from graphlink.read.nsys.text import call_name, name_column, range_name, spelled
-from graphlink.tables import concat, last_before, take
+from graphlink.tables import concat, how_many, last_before, take
 
 NVTX: Final = "NVTX_EVENTS"
 _OVERHEADS: Final = (CUPTI + "OVERHEAD", "PROFILER_OVERHEAD")
@@ -76,7 +76,7 @@ def read_calls(export: Export, names: ByteTexts) -> ExportCalls:
     name = name_column(export, names, RUNTIME, columns["nameId"], "nameId", call_name)
     start, end = export.spans(RUNTIME, columns)
     there = columns["globalTid"] != MISSING
-    export.left_out["call without thread number"] += int(np.count_nonzero(~there))
+    export.left_out["call without thread number"] += how_many(~there)
     query = np.isin(name, [names[text] for text in _QUERIES if text in names])
     if query.any():
         query &= export.integers(RUNTIME, ("returnValue",))["returnValue"] == _NOT_READY
@@ -94,7 +94,7 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
     _count_others(export, columns, types, is_range)
     rows = np.flatnonzero(kept)
     name, seq_id, operator = _texts(export, names, np.where(kept, columns["textId"], MISSING))
-    unnamed = int(np.count_nonzero(kept & (name == 0)))
+    unnamed = how_many(kept & (name == 0))
     if unnamed:
         export.warnings.append(f"{unnamed} NVTX ranges have no name in the export")
     payload = read_payloads(export, NVTX)
@@ -140,12 +140,12 @@ def _texts(export: Export, names: ByteTexts, ids: I64) -> tuple[I32, I64, Bool]:
 
 def _count_others(export: Export, columns: Columns, types: dict[bytes, int], is_range: Bool) -> None:
     left_out = export.left_out
-    left_out["NVTX range without thread number"] += int(np.count_nonzero(is_range & (columns["globalTid"] == MISSING)))
+    left_out["NVTX range without thread number"] += how_many(is_range & (columns["globalTid"] == MISSING))
     open_ended = is_range & (columns["globalTid"] != MISSING) & (columns["end"] == MISSING)
-    left_out["NVTX range that did not end in the recording"] += int(np.count_nonzero(open_ended))
+    left_out["NVTX range that did not end in the recording"] += how_many(open_ended)
     marks = np.isin(columns["eventType"], [types[b"NvtxMark"], types[b"NvtxtMark"]])
-    left_out["NVTX mark"] += int(np.count_nonzero(marks))
-    left_out["NVTX metadata"] += int(np.count_nonzero(~is_range & ~marks))
+    left_out["NVTX mark"] += how_many(marks)
+    left_out["NVTX metadata"] += how_many(~is_range & ~marks)
 
 
 def _of_nccl(names: ByteTexts, columns: Columns, types: dict[bytes, int], name: I32) -> Bool:
@@ -184,7 +184,7 @@ def forward_backward(ranges: ExportRanges, strings: Sequence[str]) -> FlowRows:
 
 def read_overheads(export: Export, names: ByteTexts) -> ExportOverheads:
     """Read what profiling took. Rows without thread or with a time that is none are not read: they say nothing."""
-    none = np.zeros(0, np.int64)
+    none = EMPTY
     parts = [ExportOverheads(none, none, none.astype(np.int32), none)]
     for table in filter(export.has, _OVERHEADS):
         columns = export.integers(table, ("start", "end", "globalTid", "nameId"))

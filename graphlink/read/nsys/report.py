@@ -71,7 +71,7 @@ from graphlink.read.nsys.syncs import (
     with_records,
     with_untold,
 )
-from graphlink.tables import comm_table, grouped, numbered_rows, spread, take, take_as
+from graphlink.tables import comm_table, grouped, how_many, numbered_rows, spread, take, take_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +350,7 @@ def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -
         ("synchronisation rows", rows.syncs.process),
         ("event records", rows.events.process),
     ):
-        export.left_out[f"{what} of processes without device work"] += int(
-            np.count_nonzero(~np.isin(process, processes))
-        )
+        export.left_out[f"{what} of processes without device work"] += how_many(~np.isin(process, processes))
     for table in sorted(export.tables.keys() - _READ):
         if any(export.has(table, column) for column in _TIMES):
             export.left_out[table] += export.count(table)

@@ -20,7 +20,7 @@ from graphlink.read.columns import MISSING, NO_ID, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.tables import codes, concat, last_before, lookup, numbered_rows
+from graphlink.tables import codes, concat, how_many, last_before, lookup, nowhere, numbered_rows
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
@@ -74,7 +74,7 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEv
         EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId")
     )
     kept = is_number(columns["streamId"]) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
-    export.left_out["event record without stream, process or call"] += int(np.count_nonzero(~kept))
+    export.left_out["event record without stream, process or call"] += how_many(~kept)
     process, context = columns["globalPid"][kept], context_of(columns["contextId"][kept])
     pair = columns["eventSyncId"][kept]
     return ExportEvents(
@@ -141,13 +141,13 @@ def _kinds(export: Export, names: ByteTexts, columns: Columns, calls: ExportCall
     by_type = _BY_TYPE[np.where((sync_type > 0) & (sync_type < len(_BY_TYPE)), sync_type, 0)]
     call = calls_of(columns["globalPid"], columns["correlationId"], calls)
     by_call = np.append(call_kinds(names)[calls.name], 0)[call]
-    wrong = int(np.count_nonzero((by_call > 0) & (by_type > 0) & (by_type != by_call)))
+    wrong = how_many((by_call > 0) & (by_type > 0) & (by_type != by_call))
     if wrong:
         export.warnings.append(f"{wrong} synchronisation rows have another type than their call: the call is believed")
     kind = np.where(by_call > 0, by_call, by_type)
     known, not_ready = (kind > 0) & (columns["globalPid"] != MISSING), np.append(calls.not_ready, False)[call]
-    export.left_out["synchronisation row of unknown kind"] += int(np.count_nonzero(~known))
-    export.left_out["query that found its event not ready"] += int(np.count_nonzero(known & not_ready))
+    export.left_out["synchronisation row of unknown kind"] += how_many(~known)
+    export.left_out["query that found its event not ready"] += how_many(known & not_ready)
     return (kind - 1).astype(np.uint8), known & ~not_ready
 
 
@@ -209,7 +209,7 @@ def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
     """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n
     log n).
     """
-    out = np.full(len(process), NOWHERE, np.int64)
+    out = nowhere(len(process))
     order = np.argsort(calls.start_ns, kind="stable")
     process_of_call = calls.tid[order] & PID_MASK
     for one in np.unique(process).tolist():

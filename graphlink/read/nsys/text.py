@@ -14,7 +14,7 @@ import numpy as np
 from graphlink.model import I32, I64
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.file import Export
-from graphlink.tables import numbered_values
+from graphlink.tables import how_many, numbered_values
 
 _VERSION: Final = re.compile(rb"_v\d+$")
 # torch/csrc/profiler/util.cpp: "aten::mul, seq = 45328, op_id = 990726, sizes = [[2, 3], []], input_op_ids = [...]"
@@ -98,7 +98,7 @@ def name_column(
     out = np.zeros(len(ids), np.int32)
     for rows, texts, which in spelled(export, table, ids, column):
         out[rows] = names.column([bare(text) for text in texts])[which]
-    unnamed = int(np.count_nonzero(out == 0))
+    unnamed = how_many(out == 0)
     if unnamed:
         export.warnings.append(f"{unnamed} rows of {table} have no name in the export")
     return out
