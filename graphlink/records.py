@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import islice
 from typing import Any, Final
 
 MOST: Final = 300  # characters
@@ -224,6 +225,13 @@ def amount(number: float) -> str:
 def first_few(values: Sequence[object], most: int, between: str = ", ") -> str:
     """Return ``1, 2, 3``; of more than ``most`` values the first ones: ``1, 2, 3, ...``."""
     return between.join([*map(str, values[:most]), *["..."] * (len(values) > most)])
+
+
+def first_absent(there: Container[int], world: int, most: int = 8) -> str:
+    """Return the first of the ranks of a run that are not ``there``, as ``first_few`` does; a recording may say any
+    number of ranks.
+    """
+    return first_few([*islice((rank for rank in range(world) if rank not in there), most + 1)], most)
 
 
 def visible(text: str) -> str:

@@ -155,8 +155,7 @@ def covered_before(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
     """Return how much of disjoint ascending intervals lies before each moment. O(log n) for each."""
     begun = np.searchsorted(start_ns, at_ns, side="right")
     past_ns = np.maximum(np.append(at_ns.min(initial=0), end_ns)[begun] - at_ns, 0)
-    before_ns: I64 = np.append(0, np.cumsum(end_ns - start_ns))[begun] - past_ns
-    return before_ns
+    return np.asarray(np.append(0, np.cumsum(end_ns - start_ns))[begun] - past_ns)
 
 
 def overlaps(spans: Spans, start_ns: I64, end_ns: I64) -> tuple[I64, I64, I64]:

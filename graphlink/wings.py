@@ -373,8 +373,7 @@ WINGS: Final = (  # in the order that runs: what one makes of a rank may be read
 @cache
 def wing(folder: str) -> Wing:
     """Return the hooks of a wing, which is loaded for it."""
-    loaded: Wing = import_module(f"graphlink.{folder}.wing").WING
-    return loaded
+    return cast("Wing", import_module(f"graphlink.{folder}.wing").WING)
 
 
 def each() -> Iterator[tuple[str, Wing]]:

@@ -13,7 +13,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +29,7 @@ from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.output_names import GROUPS
 from graphlink.publish import HIDDEN, Publication, naming, refuse_others
 from graphlink.publish import write as write_file
-from graphlink.records import Short, first_few
+from graphlink.records import Short, first_absent
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.network import MESSAGES, SIMULATED, Transfers, transfers
 from graphlink.replay.workload import Workload, workload
@@ -131,8 +130,7 @@ def _world(folder: Path, graphs: Mapping[int, Graph]) -> int:
     world = max(max(graphs) + 1, *(f.metadata.world_size or 0 for f in graphs.values()))
     missing = world - len(graphs)
     if missing:
-        first = islice((rank for rank in range(world) if rank not in graphs), 9)  # a graph may say any number
-        some = first_few([*first], 8)
+        some = first_absent(graphs, world)
         raise InputError(
             f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from "
             "0",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,7 +25,7 @@ from graphlink.doctor.recording import (
     without_et,
 )
 from graphlink.doctor.records import Diagnosis, Finding, Told, if_any, merged
-from graphlink.engine.engines import RunsOn, naming_limits, run_all
+from graphlink.engine.engines import RunsOn, naming_limits, run_all, succeeded
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError, SeveralRanks
 from graphlink.ranks.columns import rank_comms
@@ -35,7 +34,7 @@ from graphlink.read import kinds
 from graphlink.read.heads import looks_like, read_head
 from graphlink.read.host import read_host
 from graphlink.read.source import unreadable
-from graphlink.records import first_few
+from graphlink.records import first_absent
 from graphlink.report import summary
 from graphlink.run.discover.find import of_merged, ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
@@ -75,11 +74,7 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
             inputs = of_merged(inputs[0], problem, Path(folder))
             outcomes = _outcomes(inputs)
-    examined: list[Examined] = []
-    for outcome in outcomes:
-        if isinstance(outcome, GraphlinkError):
-            raise InputError(outcome.text())
-        examined.append(outcome)
+    examined = succeeded(outcomes)
     first: dict[int, str] = {}
     for rank, name in zip((one.rank for one in examined), (one.name for one in inputs), strict=True):
         if first.setdefault(rank, name) != name:
@@ -163,8 +158,8 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
     """Report what the ranks lack. ``rows``: of each rank what joining reads. O(n log n) in communication ops."""
     there, world = {r.comms.rank for r in rows}, max((r.comms.world_size for r in rows), default=0)
     missing = world - sum(rank < world for rank in there)
-    listed = first_few([*islice((rank for rank in range(world) if rank not in there), _LISTED + 1)], _LISTED)
-    yield from if_any("missing-ranks", {"missing": missing, "world": world}, world, told=(f"rank {listed}",))
+    listed = (f"rank {first_absent(there, world)}",)
+    yield from if_any("missing-ranks", {"missing": missing, "world": world}, world, told=listed)
     run = join(rows, keep_unmatched=True)
     if len(rows) > 1:
         yield from _together(run, [r for r in rows if r.comms.rank not in run.silent])

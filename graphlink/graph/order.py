@@ -186,8 +186,7 @@ def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = Non
     lags = behind_ns[chains.node]
     if lag_ns is not None:
         lags += lag_ns[chains.edge]
-    ends_ns: I64 = passed(chains.first, chains.source, cost_ns[chains.head], lags)[chains.of_node] + behind_ns
-    return ends_ns
+    return np.asarray(passed(chains.first, chains.source, cost_ns[chains.head], lags)[chains.of_node] + behind_ns)
 
 
 def passed(first: I64, source: I64, cost_ns: I64, lag_ns: I64) -> I64:

@@ -9,7 +9,6 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.engine.files import is_url
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError, SeveralRanks
-from graphlink.records import first_few
+from graphlink.records import first_absent
 from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.discover.find import find, of_merged
@@ -182,10 +181,10 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     """
     there = {s.manifest.rank for s in stored}
     world_size = max(s.manifest.world_size for s in stored)
-    gone = list(islice((r for r in range(world_size) if r not in there), 9))
+    gone = first_absent(there, world_size)
     if not gone:
         return ()
-    text = f"no job of rank {first_few(gone, 8)} of {world_size} ranks"
+    text = f"no job of rank {gone} of {world_size} ranks"
     if strict:
         raise InputError(text, todo="run graphlink link --rank-job for them, or leave out --strict")
     log.warning("%s", text)
