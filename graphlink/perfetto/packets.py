@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import Encoded, int_fields, varint
-from graphlink.model import F64, I32, I64, U8, Bool
+from graphlink.model import F64, I32, I64, NOWHERE, U8, Bool
 from graphlink.perfetto.slices import SliceEvents, Slices, events, flat
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
@@ -76,6 +76,12 @@ class Arg:
     slice: I64
     value: I64 | I32 | U8
     words: Sequence[str] | None = None
+
+    @classmethod
+    def known(cls, name: str, slices: I64, value: I64 | I32, absent: int = NOWHERE) -> Arg:
+        """Return the detail of those slices whose value is not ``absent``."""
+        there = value != absent
+        return cls(name, slices[there], value[there])
 
 
 class Rows(msgspec.Struct, frozen=True):

@@ -273,10 +273,10 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds)
     every = np.arange(len(graph.kind))
     args = [
         *_late_args(graph, linked, spread(len(device.start_ns), row, op)),
-        _where("correlation", op, device.correlation[row]),
-        _where("bytes", op, device.bytes[row]),
-        _where("start_delay_ns", every, graph.start_delay_ns),
-        _where("overlap_ns", every, graph.overlap_ns),
+        Arg.known("correlation", op, device.correlation[row], 0),
+        Arg.known("bytes", op, device.bytes[row], 0),
+        Arg.known("start_delay_ns", every, graph.start_delay_ns, 0),
+        Arg.known("overlap_ns", every, graph.overlap_ns, 0),
     ]
     return [*args, *_comm_args(comm_nodes(graph, comm.ops), comm.ops, linked.trace.rank, ids)]
 
@@ -320,12 +320,6 @@ def _ended_right_before(linked: Linked, op: I32, since_ns: I64) -> I64:
         others = near[(device.stream[near] != device.stream[mine]) | (device.device[near] != device.device[mine])]
         out[k] = others[-1] if len(others) else NOWHERE
     return out
-
-
-def _where(name: str, slices: I64, value: I64) -> Arg:
-    """Return an argument where it is not 0."""
-    there = value != 0
-    return Arg(name, slices[there], value[there].astype(np.int64))
 
 
 def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list[Arg]:
