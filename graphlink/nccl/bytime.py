@@ -29,7 +29,7 @@ from graphlink.nccl.shift import (
     timeline,
 )
 from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
-from graphlink.tables import codes, least, lookup, successive
+from graphlink.tables import codes, least, lookup, nowhere, successive, tuples
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
@@ -202,7 +202,7 @@ def _units_of(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift) -> d
         own = of_calls(line, lanes == k)
         alone = shifted(own, shift.offset_ns, shift.reach_ns, lambda call, op: may_meet(calls, ops, call, op))
         op = own.op[alone.right]
-        peer = ops.peer[op] if calls.lanes[k].pair else np.full(len(op), NOWHERE)
+        peer = ops.peer[op] if calls.lanes[k].pair else nowhere(len(op))
         every, count = np.unique(np.stack([ops.group[op], peer], axis=1), axis=0, return_counts=True)
         if len(op) and count.max() >= MOSTLY * len(op):
             found[k], met[k] = Unit(*every[count.argmax()].tolist()), count.max()
@@ -241,7 +241,7 @@ def _parts(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift, met: I6
     lane, group = calls.lane[line.call[found]], ops.group[line.op[op]]
     kept = ~np.isin(found, met) & ops.several[line.op[op]] & calls.may_be[lane, group]
     found, lane, group = found[kept], lane[kept], group[kept]
-    first = dict(zip(lane[::-1].tolist(), group[::-1].tolist(), strict=True))
+    first = dict(tuples(lane[::-1], group[::-1]))
     torn = set(lane[group != np.array([first[k] for k in lane.tolist()], np.int64)].tolist())
     return found, {k: Unit(g, NOWHERE) for k, g in first.items() if k not in torn}
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.linking.communication import communication
-from graphlink.model import I32, I64, NOWHERE, Bool, CommOps, Communication, Linked, ProcessGroup
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, CommOps, Communication, Linked, ProcessGroup
 from graphlink.nccl.bytime import by_time
 from graphlink.nccl.ops import OpSide, op_side
 from graphlink.nccl.read.records import Dump, State
@@ -37,7 +37,7 @@ from graphlink.nccl.sides import (
 from graphlink.nccl.summary import TIMES, NcclClock, NcclGroup, NcclTimes, SideFiles, Split
 from graphlink.read.columns import Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import numbered_values, spread
+from graphlink.tables import grouped, how_many, numbered_values, spread, sums
 
 _SHARE_CLOCKS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR)  # of one process
 _TIME_OF_DAY: Final = (DumpKind.INSPECTOR, DumpKind.FLIGHT_RECORDER)  # what their clocks show
@@ -80,22 +80,23 @@ def known_groups(
     A Flight Recorder lists them. A communicator of NCCL is the group that its calls are of; a name that two
     communicators have tells nothing.
     """
-    found: dict[str, ProcessGroup] = {}
-    for dump in dumps:
-        for listed in dump.communicators if dump.kind is DumpKind.FLIGHT_RECORDER else ():
-            if listed.ranks and listed.name:
-                found[listed.name] = ProcessGroup(listed.name, listed.desc, size=len(listed.ranks), ranks=listed.ranks)
+    found = {
+        listed.name: ProcessGroup(listed.name, listed.desc, size=len(listed.ranks), ranks=listed.ranks)
+        for dump in dumps
+        if dump.kind is DumpKind.FLIGHT_RECORDER
+        for listed in dump.communicators
+        if listed.ranks and listed.name
+    }
     rank = NOWHERE if linked.trace.rank is None else linked.trace.rank
     joined = join(linked, communication(linked, tuple(found.values())), dumps, rank)
-    ranks_of: dict[str, set[tuple[int, ...]]] = {}
-    for line in joined.groups:
-        ranks = members.get(line.communicator or "")
-        if line.group and line.ranks is None and line.matched and ranks is not None:
-            ranks_of.setdefault(line.group, set()).add(ranks)
+    ranks_of = grouped(
+        (line.group, members[line.communicator or ""])
+        for line in joined.groups
+        if line.group and line.ranks is None and line.matched and (line.communicator or "") in members
+    )
     for name, every in ranks_of.items():
-        if len(every) == 1 and name not in found:
-            (known,) = every
-            found[name] = ProcessGroup(name, size=len(known), ranks=known)
+        if len({*every}) == 1 and name not in found:
+            found[name] = ProcessGroup(name, size=len(every[0]), ranks=every[0])
     return tuple(found.values())
 
 
@@ -210,10 +211,10 @@ def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
             group=group.name,
             ranks=group.ranks,
             calls=0,
-            ops=int(np.count_nonzero(ops.group == g)),
+            ops=how_many(ops.group == g),
             matched=0,
             calls_left={},
-            ops_left={"no communicator joined": int(np.count_nonzero(ops.group == g))},
+            ops_left={"no communicator joined": how_many(ops.group == g)},
             rule="",
             mismatch=None,
         )
@@ -260,7 +261,7 @@ def _times(ops: OpSide, split: Split) -> list[NcclTimes]:
     return [
         NcclTimes(
             group=name,
-            ops=int(np.count_nonzero(of_group == code)),
+            ops=how_many(of_group == code),
             **{part: int(getattr(split, part)[of_group == code].sum()) for part in TIMES},
         )
         for name, code in names.items()
@@ -329,7 +330,7 @@ def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], 
 
     Each moment of an op belongs in equal parts to the steps that are in progress then. O(n log n) in steps.
     """
-    nothing = np.zeros(0, np.int64)
+    nothing = EMPTY
     parts = [(nothing, nothing, nothing, nothing)]
     taken = nothing
     for k, (file, clock) in enumerate(zip(dumps, clocks, strict=True)):
@@ -344,9 +345,9 @@ def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], 
     own, state, start_ns, end_ns = (np.concatenate(part) for part in zip(*parts, strict=True))
     every, at = numbered_values(own)
     low, high = ops.start_ns[own], ops.end_ns[own]
-    sums = shares(at, state, np.clip(start_ns, low, high), np.clip(end_ns, low, high), len(every))
-    other_ns = ops.end_ns[every] - ops.start_ns[every] - sums.sum(axis=1)
-    columns = np.column_stack([every, sums, other_ns]).T  # those of Split: times in the order of State
+    spent = shares(at, state, np.clip(start_ns, low, high), np.clip(end_ns, low, high), len(every))
+    other_ns = ops.end_ns[every] - ops.start_ns[every] - spent.sum(axis=1)
+    columns = np.column_stack([every, spent, other_ns]).T  # those of Split: times in the order of State
     return Split(columns[0].astype(np.int32), *columns[1:])
 
 
@@ -369,6 +370,4 @@ def shares(own: I64, state: NDArray[np.integer], start_ns: I64, end_ns: I64, cou
     total = np.maximum(upto[:, -1:], 1)
     cuts = (2 * length[:, None] * upto + total) // (2 * total)
     parts = np.diff(cuts, axis=1, prepend=0)
-    sums = np.zeros((count, len(State)), np.int64)
-    np.add.at(sums, of[order], parts)
-    return sums
+    return np.stack([sums(count, of[order], of_state) for of_state in parts.T], axis=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -13,9 +12,9 @@ from graphlink.doctor.kinds import ENOUGH, ENOUGH_RINGS, INSPECTOR_BYTES
 from graphlink.doctor.records import Finding, if_any
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.summary import SideFiles
+from graphlink.nccl.summary import SideFiles, added
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import Positions, successive
+from graphlink.tables import Positions, how_many, successive
 
 _MESSAGES: Final = ("send", "recv")
 
@@ -64,12 +63,12 @@ def _found(dump: Dump) -> Iterator[Finding]:
     if plugin:
         yield from if_any(
             "nccl-no-gpu-stop",
-            {"without": int(np.count_nonzero(dump.kernels.gpu_end_ns == 0)), "channels": channels},
+            {"without": how_many(dump.kernels.gpu_end_ns == 0), "channels": channels},
             channels,
         )
     if dump.kind is not DumpKind.PROXY:
         for kind, absent in (("nccl-no-seq", calls.seq == NOWHERE), ("nccl-no-times", calls.start_ns == 0)):
-            yield from if_any(kind, {"without": int(np.count_nonzero(absent)), "calls": count}, count)
+            yield from if_any(kind, {"without": how_many(absent), "calls": count}, count)
     damaged = {reason: n for reason, n in dump.left_out.items() if any(word in reason for word in _DAMAGED)}
     if damaged or dump.warnings:
         events = sum(damaged.values())
@@ -80,12 +79,10 @@ def join_lacking(files: SideFiles) -> Iterator[Finding]:
     """Report which communication of a rank its side files lack. The join table of ``summary.json`` has the same
     numbers.
     """
-    reasons: Counter[str] = Counter()
-    for group in files.groups:
-        reasons.update({why: count for why, count in group.ops_left.items() if count})
+    reasons = added(group.ops_left for group in files.groups)
     ops = len(files.ops.row)
     told = tuple(group.mismatch for group in files.groups if group.mismatch)
-    yield from if_any("nccl-unmatched", {"left": ops - len(np.unique(files.op)), "ops": ops}, ops, dict(reasons), told)
+    yield from if_any("nccl-unmatched", {"left": ops - len(np.unique(files.op)), "ops": ops}, ops, reasons, told)
 
 
 def missing_calls(dump: Dump) -> tuple[int, int]:

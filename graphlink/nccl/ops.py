@@ -14,7 +14,7 @@ from graphlink.linking.communication import CommRow, comm_rows
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup
 from graphlink.read.columns import Strings
-from graphlink.tables import numbered_texts
+from graphlink.tables import numbered_texts, spread, tuples, values_at
 
 SEND: Final = "send"
 RECV: Final = "recv"
@@ -106,16 +106,18 @@ def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> O
     kernels of a call, which an earlier one stands for.
     """
     ops, by_row = comm.ops, [{one.row: one for one in rows} for rows in comm_rows(linked)]
-    recorded = [by_row[on_host][row] for on_host, row in zip(ops.on_host.tolist(), ops.row.tolist(), strict=True)]
+    recorded = [by_row[on_host][row] for on_host, row in tuples(ops.on_host, ops.row)]
     calls = [_one_call(one) for one in recorded]
     of_group, keys = numbered_texts(_group(ops, k, row) for k, row in enumerate(recorded))
     group = of_group.astype(np.int64)
     members = [ranks or () for ranks, _ in keys]
     member = np.array([_place(ranks, rank) for ranks in members], np.int64)
-    peer = np.array(
-        [_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64
+    peer = np.array([_place(members[g], peer) for g, peer in tuples(group, ops.peer)], np.int64)
+    named = (
+        function_of(call.name) if one.calls else function_of(one.name) or function_of_kernel(one.name)
+        for one, call in zip(recorded, calls, strict=True)
     )
-    function = codes.column([_function(one, call) for one, call in zip(recorded, calls, strict=True)])
+    function = codes.column([*named])
     given, got = _numbers(call.in_nelems for call in calls), _numbers(call.out_nelems for call in calls)
     gets = np.isin(function, codes.column(_GETS))
     count, other = np.where(gets, got, given), np.where(gets, given, got)
@@ -162,10 +164,6 @@ def _group(ops: CommOps, op: int, one: CommRow) -> tuple[tuple[int, ...] | None,
     return (one.calls[0].ranks, one.calls[0].pg_name or "") if one.calls else (None, "")
 
 
-def _function(one: CommRow, call: Comm) -> str:
-    return function_of(call.name) if one.calls else function_of(one.name) or function_of_kernel(one.name)
-
-
 def _numbers(values: Iterable[int | None]) -> I64:
     return np.array([NOWHERE if value is None else value for value in values], np.int64)
 
@@ -173,12 +171,11 @@ def _numbers(values: Iterable[int | None]) -> I64:
 def _asked(linked: Linked, ops: CommOps) -> tuple[I64, I64]:
     """Return when the host asked for each op, and until when it did."""
     host, device, on_host = linked.trace.host, ~ops.on_host, ops.on_host
-    from_ns, until_ns = ops.start_ns.copy(), np.full(len(ops.row), NOWHERE, np.int64)
+    from_ns = ops.start_ns.copy()
     from_ns[device] = np.append(linked.trace.calls.start_ns, np.int64(NOWHERE))[linked.device_call[ops.row[device]]]
     asker = askers(linked)[ops.row[on_host]]
     from_ns[on_host] = np.where(asker != NOWHERE, host.start_ns[asker], from_ns[on_host])
-    until_ns[on_host] = np.where(asker != NOWHERE, host.end_ns[asker], NOWHERE)
-    return from_ns, until_ns
+    return from_ns, spread(len(ops.row), on_host, values_at(host.end_ns, asker))
 
 
 def sent_as(strings: Sequence[str], codes: Strings) -> I32:

@@ -18,7 +18,7 @@ from graphlink.perfetto.packets import Arg, Rows, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import marked, numbered_rows, numbered_texts, sums
+from graphlink.tables import marked, nowhere, numbered_rows, numbered_texts, spread, sums
 
 # Of several files with one op the first of these that tells something holds: NCCL's own before PyTorch's.
 _ORDER: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
@@ -112,11 +112,8 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     words = list(strings)
     code, used = numbered_texts(found.column("name", np.int32).tolist())
     slices = flat(track.reshape(-1).astype(np.int32), start - epoch_ns, end - epoch_ns, code)
-    args = []
-    for key in _NUMBERS:
-        value = found.column(key)
-        known = np.flatnonzero(value != NOWHERE)
-        args.append(Arg(key, known, value[known]))
+    every = np.arange(len(row))
+    args = [Arg.known(key, every, found.column(key)) for key in _NUMBERS]
     communicator = found.column("communicator", np.int32)
     known = np.flatnonzero(communicator)
     args.append(Arg("communicator", known, np.arange(len(known)), [words[k] for k in communicator[known].tolist()]))
@@ -128,10 +125,9 @@ def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, string
     no other rank in this file), and what is reported of them: both with one more entry at the end for what belongs to
     none that is known."""
     calls, own_pairs = dump.calls, files.dump == number
-    correlation = np.full(len(calls.rank) + 1, NOWHERE, np.int64)
     op, matched = files.op[own_pairs], files.call[own_pairs]
     on_device = ~files.ops.on_host[op]
-    correlation[matched[on_device]] = device.correlation[files.ops.row[op[on_device]]]
+    launched = device.correlation[files.ops.row[op[on_device]]]
     callers = numbered_rows(calls.communicator, calls.rank)[0][:, 0]
     alone = np.bincount(callers + 1, minlength=len(dump.communicators) + 1) == 1
     own = np.append(alone[calls.communicator + 1], bool(np.all(alone[callers + 1])))
@@ -142,7 +138,7 @@ def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, string
             [*(dump.communicators[k].key if k != NOWHERE else "" for k in calls.communicator.tolist()), ""]
         ),
         "nccl_seq": np.append(calls.seq, NOWHERE),
-        "correlation": correlation,
+        "correlation": spread(len(calls.rank) + 1, matched[on_device], launched),
     }
 
 
@@ -158,7 +154,7 @@ def _kernels(dump: Dump, clock: NcclClock) -> tuple[I32, _Columns]:
     ):
         if offset_ns is not None:
             start, end = (np.where(own != 0, own + offset_ns, known) for own, known in ((begins, start), (ends, end)))
-    nothing = np.full(len(kernels.call), NOWHERE, np.int64)
+    nothing = nowhere(len(kernels.call))
     return kernels.call, {
         "channel": kernels.channel.astype(np.int64),
         "role": np.zeros(len(kernels.call), np.int64),

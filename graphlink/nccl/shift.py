@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import EMPTY, I64, Bool
 from graphlink.ranks.bytime import recorded_by_both
-from graphlink.tables import MOST, codes, nearest, spread
+from graphlink.tables import MOST, codes, nearest, nowhere, spread
 
 WIDE_NS: Final = 50_000  # what a witness may scatter by before its spread is known
 LEAST_NS: Final = 4_000  # and what it is always allowed
@@ -72,7 +72,7 @@ def candidates(line: EventTimes, may_meet: MayMeet) -> I64:
     """
     n, m = len(line.call), len(line.op)
     if not n or not m:
-        return np.zeros(0, np.int64)
+        return EMPTY
     few, many = (n, m) if n <= m else (m, n)
     count = max(1, min(few, MOST_ANCHORS, MOST_PAIRS // many))
     anchors = np.unique(np.linspace(0, few - 1, count).astype(np.int64))
@@ -182,9 +182,7 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     kind = line.kind
     context = np.zeros(len(kind), np.int64)
     for back in range(CONTEXT + 1):
-        before = np.full(len(kind), NOWHERE, np.int64)
-        before[back:] = kind[: max(len(kind) - back, 0)]
-        context = codes(context, before)
+        context = codes(context, np.append(nowhere(back), kind)[: len(kind)])
     since = np.diff(line.op_ns, prepend=line.op_ns[:1])
     order = np.lexsort((since, context))
     span = int(since.max(initial=0)) + 4 * shift.reach_ns + 1

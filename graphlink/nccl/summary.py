@@ -185,12 +185,19 @@ def summarised(files: SideFiles) -> Nccl:
 
 def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
     """Add up the tables of ranks. ``of_rank``: rank and its table, by rank."""
-    lines: dict[tuple[str | None, str | None, str | None, tuple[int, ...] | None], list[tuple[int, NcclGroup]]] = {}
-    for rank, one in of_rank:
-        for line in one.join:
-            named = line.communicator if line.group is None else None
-            kind = None if line.file is None else one.files[line.file].kind
-            lines.setdefault((kind, line.group, named, line.ranks), []).append((rank, line))
+    lines = grouped(
+        (
+            (
+                None if line.file is None else one.files[line.file].kind,
+                line.group,
+                line.communicator if line.group is None else None,
+                line.ranks,
+            ),
+            (rank, line),
+        )
+        for rank, one in of_rank
+        for line in one.join
+    )
     times = grouped((row.group, row) for _, nccl in of_rank for row in nccl.times)
     return NcclRun(
         ranks=len(of_rank),
@@ -204,8 +211,8 @@ def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
                 calls=sum(line.calls for _, line in found),
                 ops=sum(line.ops for _, line in found),
                 matched=sum(line.matched for _, line in found),
-                calls_left=_added(line.calls_left for _, line in found),
-                ops_left=_added(line.ops_left for _, line in found),
+                calls_left=added(line.calls_left for _, line in found),
+                ops_left=added(line.ops_left for _, line in found),
                 mismatch=next((f"rank {rank}: {line.mismatch}" for rank, line in found if line.mismatch), None),
             )
             for (kind, group, named, ranks), found in lines.items()
@@ -274,7 +281,8 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{reason} {n:,}" for reason, n in counts.items())
 
 
-def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Add up counts by reason, in the order in which the reasons first come."""
     return dict(sum(map(Counter, counts), Counter()))
 
 

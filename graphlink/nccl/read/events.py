@@ -29,11 +29,12 @@ from graphlink.process import gc_paused
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
-from graphlink.tables import MOST, numbered_rows, spread, successive
+from graphlink.spans import Spans, holding
+from graphlink.tables import MOST, numbered_rows, spread, successive, tuples
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1 << 20  # of a line
-DAMAGED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DAMAGED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 LONG: Final = f"lines longer than {MOST_BYTES >> 20} MB"
 CUT: Final = "a last line that is cut off"
 _UNREADABLE: Final = "lines that are no event"
@@ -62,7 +63,6 @@ class PluginArgs(msgspec.Struct, gc=False, rename="pascal"):
     protocol: Any = None
     n_channels: Any = msgspec.field(name="nChannels", default=None)
     n_max_channels: Any = msgspec.field(name="nMaxChannels", default=None)  # NCCL 2.23
-    stream: Any = None
     channel: Any = None
     start_gpu_clk: Any = None
     stop_gpu_clk: Any = None
@@ -159,10 +159,14 @@ def _event(line: bytes) -> PluginEvent | None:
 
 def _decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
     """Decode ``text``, if need be with quotes around what C printed bare; None where it is still no JSON."""
-    with suppress(*DAMAGED):
+    value = decoded(decoder, text)
+    return decoded(decoder, _UNQUOTED.sub(rb': "\1"', text)) if value is None else value
+
+
+def decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
+    """Decode ``text``; None where it is none of what the decoder reads."""
+    with suppress(*_DAMAGED):
         return decoder.decode(text)
-    with suppress(*DAMAGED):
-        return decoder.decode(_UNQUOTED.sub(rb': "\1"', text))
     return None
 
 
@@ -261,7 +265,7 @@ class EventTables:
         self.leave(np.flatnonzero(self._phase == _OTHER), "neither begin nor end")
         rest = np.flatnonzero(~self._done)
         pairs, of_event = numbered_rows(self._category[rest], self._name[rest])
-        for (category, name), count in zip(pairs.tolist(), np.bincount(of_event).tolist(), strict=True):
+        for (category, name), count in tuples(pairs, np.bincount(of_event)):
             self._left_out[label(self._words[category], self._words[name])] += count
         return dict(+self._left_out)
 
@@ -304,8 +308,4 @@ def inside(begins: I64, end: I64, at: I64) -> I64:
 
     ``end`` is that of ``ends_of`` for ``begins``; one without an end lasts until the next begins.
     """
-    if not len(begins):
-        return np.full(len(at), NOWHERE, np.int64)
-    row = np.searchsorted(begins, at, side="right") - 1
-    last = np.where(end == NOWHERE, MOST, end)
-    return np.where((row >= 0) & (at < last[row]), row, NOWHERE)
+    return holding(Spans(begins, np.where(end == NOWHERE, MOST, end)), at)

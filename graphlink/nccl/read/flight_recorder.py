@@ -31,6 +31,7 @@ from graphlink.read.comms import rank_list
 from graphlink.read.kinds import PICKLED, DumpKind
 from graphlink.read.source import open_source
 from graphlink.read.stream import ArrayReader
+from graphlink.tables import tuples
 
 _PEER: Final = re.compile(r"\S*:?(?:send (\d{1,7})->(\d{1,7})|recv (\d{1,7})<-(\d{1,7}))")
 _OF_OUTPUT: Final = frozenset({"reducescatter", "scatter", "recv"})
@@ -196,7 +197,7 @@ def _own_rank(communicators: Sequence[Communicator], communicator: I32, own: I32
     """Find the global rank, which no field says: the name of a send or receive has the rank in its group, ``own``, and
     the rank is a member of all groups that it calls in. None where neither tells, or they disagree."""
     found = set()
-    for row, place in set(zip(communicator.tolist(), own.tolist(), strict=True)):
+    for row, place in set(tuples(communicator, own)):
         ranks = communicators[row].ranks
         if place != NOWHERE and ranks is not None and place < len(ranks):
             found.add(ranks[place])

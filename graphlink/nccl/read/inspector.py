@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
-from graphlink.nccl.read.events import CUT, DAMAGED, MOST_BYTES, lines
+from graphlink.nccl.read.events import CUT, MOST_BYTES, decoded, lines
 from graphlink.nccl.read.names import (
     function_of,
     hash_text,
@@ -37,7 +36,6 @@ from graphlink.read.comms import count_or_none
 from graphlink.read.kinds import DumpKind
 from graphlink.read.source import open_source
 
-_Value = TypeVar("_Value")
 _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"
 _KERNEL: Final = "KernelCh"
@@ -234,10 +232,3 @@ def communicator_of(header: Header, key: str) -> Communicator:
     """Return the communicator that a line's header names."""
     name = text_of(header.comm_name)
     return Communicator(key, "" if name == _UNNAMED else name, size=count_or_none(header.n_ranks))
-
-
-def decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
-    """Decode ``text``; None where it is none of what the decoder reads."""
-    with suppress(*DAMAGED):
-        return decoder.decode(text)
-    return None

@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from graphlink.errors import InputError
+from graphlink.nccl.read.events import decoded
 from graphlink.nccl.read.flight_recorder import read_flight_recorder
-from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicator_of, decoded, read_inspector
+from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicator_of, read_inspector
 from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name, text_of
 from graphlink.nccl.read.plugin import read_plugin
 from graphlink.nccl.read.proxy import read_proxy
