@@ -24,7 +24,7 @@ from graphlink.model import I64, NOWHERE, Bool, Comm, Communication, Linked
 from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
 from graphlink.pipeline.records import Layers, Pass
 from graphlink.spans import Spans
-from graphlink.tables import begins, last_before, spread, take, turns, values_at
+from graphlink.tables import begins, how_many, last_before, nowhere, spread, take, turns, values_at
 
 RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
@@ -73,19 +73,19 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
         np.concatenate([getattr(table, name) for table in tables]) for name in ("tid", "start_ns", "end_ns")
     )
     counts = [len(table.tid) for table in tables]
-    pass_of = np.concatenate([np.arange(counts[0]), forward_of_backward, np.full(counts[2], NOWHERE)])
+    pass_of = np.concatenate([np.arange(counts[0]), forward_of_backward, nowhere(counts[2])])
     order = np.lexsort((-end, start))
-    nowhere = np.full(len(order), NOWHERE)
+    none = nowhere(len(order))
     raw = Entries(
         tid=tid[order],
         start_ns=start[order],
         end_ns=end[order],
         phase=np.repeat([Pass.F, Pass.B, Pass.OPT], counts)[order].astype(np.uint8),
         step=np.zeros(len(order), np.int64),
-        stage=nowhere,
-        chunk=nowhere,
-        microbatch=nowhere,
-        around=nowhere.astype(np.int32),
+        stage=none,
+        chunk=none,
+        microbatch=none,
+        around=none.astype(np.int32),
         other_threads=np.arange(len(order), dtype=np.int32),
         inferred=np.zeros(len(order), np.bool_),
         rule=np.repeat([0, 0, 1], counts)[order].astype(np.int32),
@@ -162,7 +162,7 @@ def _odd_peers(peers: PeerOps, forwards: _Passes, backwards: _Passes) -> str:
         return f"it exchanges messages with {count} ranks, more than the ones before and after"
     for peer, expected in ((previous, (forward, backward)), *((other, (backward, forward)) for other in others)):
         sends = peers.sends[peers.peer == peer]
-        received, sent = int(np.count_nonzero(~sends)), int(np.count_nonzero(sends))
+        received, sent = how_many(~sends), how_many(sends)
         if peer != NOWHERE and (received, sent) != expected:
             return (
                 f"{received} receives and {sent} sends with rank {peer} fit no {forward} forward and {backward} "
@@ -311,7 +311,7 @@ def _of_passes(linked: Linked, entries: Entries, row: I64, phases: tuple[Pass, .
     inside = entry != NOWHERE
     if own_thread:
         inside &= rows.tid[row] == entries.tid[entry]
-    return _Pieces(row[inside], entry[inside], np.full(int(np.count_nonzero(inside)), NOWHERE))
+    return _Pieces(row[inside], entry[inside], nowhere(how_many(inside)))
 
 
 def _repeated(linked: Linked, pieces: _Pieces, entries: Entries) -> tuple[_Pieces, dict[int, int]]:

@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.ranks.records import Matches, RankComms
-from graphlink.tables import begins, codes, least, marked, spread, take, turns, values_at
+from graphlink.tables import begins, codes, how_many, least, marked, spread, take, turns, values_at
 
 if TYPE_CHECKING:
     from graphlink.pipeline.stages import Pipes
@@ -183,7 +183,7 @@ def clock_warnings(pipes: Pipes, tolerance_ns: int) -> list[str]:
             (np.where(receives, peers.late_from_ns - exchanges.end_ns, 0), peers.late_rank),
             (np.where(works, needs.end_ns, run.ranges.start_ns) - run.ranges.start_ns, needs.rank),
         ):
-            count += int(np.count_nonzero(ahead_ns > tolerance_ns))
+            count += how_many(ahead_ns > tolerance_ns)
             if ahead_ns.max(initial=0) > max(worst_ns, tolerance_ns):
                 at = int(ahead_ns.argmax())
                 worst_ns, between = int(ahead_ns[at]), f"ranks {other[at]} and {run.rank}"

@@ -36,7 +36,7 @@ from graphlink.pipeline.records import Delays, Pass
 from graphlink.pipeline.work import Worked
 from graphlink.spans import NEVER, Pieces, Spans
 from graphlink.steps import step_marks
-from graphlink.tables import begins, concat, least, spread, take, values_at
+from graphlink.tables import begins, concat, least, nowhere, spread, take, tuples, values_at
 
 # what blocks a host, in the order in which it counts; waits come after these
 _FIRST_REASONS: Final = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
@@ -153,7 +153,7 @@ def _started_after(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, .
         values_at(calls.start_ns, call, NEVER),
         values_at(calls.end_ns, call, NEVER),
     )
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    return list(tuples(*columns))
 
 
 def _walk(
@@ -288,7 +288,7 @@ def _by_reason(delayed: Spans, otherwise: I32 | I64, reasons: Delays) -> Delays:
     groups = [np.flatnonzero(reasons.cause == cause) for cause in _FIRST_REASONS]
     groups.append(np.flatnonzero(~np.isin(reasons.cause, _FIRST_REASONS)))
     count = len(delayed.start_ns)
-    whole = Pieces(delayed.start_ns, delayed.end_ns, np.arange(count), np.full(count, NOWHERE))
+    whole = Pieces(delayed.start_ns, delayed.end_ns, np.arange(count), nowhere(count))
     *blocked, (left, _) = spans.shared_out(whole, [take(reasons, group) for group in groups])
     done = [replace(pieces, by=group[by]) for group, (pieces, by) in zip(groups, blocked, strict=True)]
     cut = concat(*done, left)
@@ -326,7 +326,7 @@ def _split(cut: Pieces, given_ns: I64, reason: I64) -> Pieces:
     """Give the first ``given_ns`` of each piece to ``reason``."""
     middle = cut.start_ns + given_ns
     parts = np.flatnonzero((given_ns > 0) & (middle < cut.end_ns))
-    rest = replace(take(cut, parts), start_ns=middle[parts], by=np.full(len(parts), NOWHERE))
+    rest = replace(take(cut, parts), start_ns=middle[parts], by=nowhere(len(parts)))
     given = replace(
         cut,
         end_ns=np.where(given_ns > 0, np.minimum(middle, cut.end_ns), cut.end_ns),

@@ -35,7 +35,7 @@ from graphlink.pipeline.records import (
 from graphlink.read import document
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import Short
-from graphlink.tables import numbered_texts, sums, take
+from graphlink.tables import grouped, nowhere, numbered_texts, sums, take
 from graphlink.version import __version__
 from graphlink.wings import RowTable
 
@@ -289,9 +289,9 @@ def _strange(file: Bubbles) -> str:
         *chunks,
         max(chunks) * max(said.stages, len(file.stages)),
         *(s.stage for s in file.stages),
+        *(one.chunk for s in file.stages for one in s.layers or ()),
+        *(n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET),
     ]
-    counts += [one.chunk for s in file.stages for one in s.layers or ()]
-    counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
     if not 0 <= min(counts) <= max(counts) < _MOST:
         return f"it counts {min(counts) if min(counts) < 0 else max(counts):,} stages, chunks or microbatches"
     for one in (one for stage in file.stages for one in stage.layers or ()):
@@ -316,10 +316,8 @@ def _too_long(file: Bubbles) -> bool:
 
 def ranges_of(file: Bubbles) -> tuple[Ranges, ...]:
     """Return the ranges of each rank of ``file.stages`` as the record that they were written from."""
-    by_rank: dict[int, list[RangeEntry]] = {stage.rank: [] for stage in file.stages}
-    for entry in file.ranges:
-        by_rank[entry.rank].append(entry)
-    return tuple(_columns(entries) for entries in by_rank.values())
+    by_rank = grouped((entry.rank, entry) for entry in file.ranges)
+    return tuple(_columns(by_rank.get(stage.rank, [])) for stage in file.stages)
 
 
 def replica(file: Bubbles, number: int = 0) -> tuple[int, ...]:
@@ -333,13 +331,10 @@ def idle_of(file: Bubbles) -> Idle:
     evidence, texts = numbered_texts(e.evidence for e in file.idle)
     cause = {name: i for i, name in enumerate(CAUSES)}
     return Idle(
-        rank=np.array([e.rank for e in file.idle], np.int64),
-        step=_numbers([e.step for e in file.idle]),
-        start_ns=np.array([e.start_ns for e in file.idle], np.int64),
-        end_ns=np.array([e.end_ns for e in file.idle], np.int64),
         cause=np.array([cause[e.cause] for e in file.idle], np.uint8),
         evidence=evidence,
         texts=texts,
+        **_numbers(file.idle, "rank", "step", "start_ns", "end_ns"),
     )
 
 
@@ -347,21 +342,17 @@ def _columns(entries: Sequence[RangeEntry]) -> Ranges:
     rule, rules = numbered_texts(e.rule for e in entries)
     return Ranges(
         phase=np.array([PHASES.index(e.phase) for e in entries], np.uint8),
-        step=_numbers([e.step for e in entries]),
-        stage=_numbers([e.stage for e in entries]),
-        chunk=_numbers([e.chunk for e in entries]),
-        microbatch=_numbers([e.microbatch for e in entries]),
-        start_ns=np.array([e.start_ns for e in entries], np.int64),
-        end_ns=np.array([e.end_ns for e in entries], np.int64),
-        busy_ns=np.array([e.busy_ns for e in entries], np.int64),
         device_ops=np.array([0 if e.device_ops is UNSET else e.device_ops for e in entries], np.int64),
         rule=rule,
         rules=rules,
+        **_numbers(entries, "step", "stage", "chunk", "microbatch", "start_ns", "end_ns", "busy_ns"),
     )
 
 
-def _numbers(values: Sequence[int | UnsetType]) -> I64:
-    return np.array([NOWHERE if v is UNSET else v for v in values], np.int64)
+def _numbers(entries: Sequence[IdleEntry | RangeEntry], *names: str) -> dict[str, I64]:
+    """Return a column of each of these fields, ``NOWHERE`` where it is not said."""
+    said = {name: [getattr(e, name) for e in entries] for name in names}
+    return {name: np.array([NOWHERE if v is UNSET else v for v in said[name]], np.int64) for name in names}
 
 
 def _definition(pipeline: RunPipeline) -> Definition:
@@ -425,7 +416,7 @@ def _maybe(values: I64) -> list[int | UnsetType]:
 
 def _ranges(run: StageRun) -> list[msgspec.Struct]:
     r, rules = run.ranges, _sound(run.ranges.rules)
-    ops = r.device_ops if run.sees_causes else np.full(len(r.device_ops), NOWHERE)
+    ops = r.device_ops if run.sees_causes else nowhere(len(r.device_ops))
     columns = (_maybe(r.stage), _maybe(r.chunk), r.phase.tolist(), _maybe(r.microbatch), _maybe(r.step))
     times = (r.start_ns.tolist(), r.end_ns.tolist(), r.busy_ns.tolist(), _maybe(ops), r.rule.tolist())
     return [

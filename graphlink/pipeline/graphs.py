@@ -27,7 +27,7 @@ from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import ActionTimes, Order, Timed, inputs
 from graphlink.publish import Publication, writing
-from graphlink.tables import codes, concat, nowhere, numbered_texts, take
+from graphlink.tables import codes, concat, nowhere, numbered_texts, take, tuples
 from graphlink.version import __version__
 
 PREFIX: Final = "trace"
@@ -180,7 +180,7 @@ def _graph(metadata: Metadata, order: Order, nodes: _Nodes, messages: _Messages)
     count, none = len(nodes.sort), np.zeros(len(nodes.sort), np.int64)
     target, source, kind = _edges(nodes, messages)
     host = nodes.sort == _END
-    names = (_name(*one, order, messages) for one in zip(nodes.sort.tolist(), nodes.at.tolist(), strict=True))
+    names = (_name(sort, at, order, messages) for sort, at in tuples(nodes.sort, nodes.at))
     name, strings = numbered_texts(["", *names])
     return Graph(
         metadata=metadata,

@@ -26,7 +26,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.records import Pass
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, concat, marked, numbered_values, spread, take, turns, values_at
+from graphlink.tables import begins, concat, marked, nowhere, numbered_values, spread, take, tuples, turns, values_at
 
 _PHASES: Final = {
     "f": Pass.F, "fwd": Pass.F, "forward": Pass.F, "b": Pass.B, "bwd": Pass.B, "backward": Pass.B, "i": Pass.I,
@@ -51,8 +51,7 @@ class NameRule(msgspec.Struct, frozen=True):
     """Patterns of whole names, with groups ``phase``, ``stage``, ``chunk``, ``microbatch``, ``layer``.
 
     ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication,
-    schedule marks). ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur. ``generic``: counts
-    only where no specific rule does.
+    schedule marks). ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur.
     """
 
     name: str
@@ -60,7 +59,6 @@ class NameRule(msgspec.Struct, frozen=True):
     phases: dict[str, Pass] = msgspec.field(default_factory=dict)
     other: tuple[str, ...] = ()
     split_b: bool = False
-    generic: bool = False
 
     def read(self, text: str) -> tuple[Reading, ...]:
         """Return the meaning of a name: nothing where no pattern matches; two where one range stands for two phases."""
@@ -125,7 +123,7 @@ RULES: Final = (
                r"(?:forward|backward)-(?:recv|send)(?:-(?:forward|backward)-(?:recv|send))?")),
     NameRule("generic", (r"(?P<phase>forward|backward(?:_b|_w)?|fwd|bwd)(?:[ _#-]?(?P<microbatch>\d+))?",
         r"(?P<phase>[FBW])[ _]?(?P<microbatch>\d+)?"),
-        split_b=True, generic=True),
+        split_b=True),
 )  # fmt: skip
 
 OPTIMIZER: Final = NameRule(
@@ -248,7 +246,7 @@ def _table(
     if not len(at):
         return None
     second = turns(at)
-    read = np.array([of_name[k][i] for k, i in zip(name[at].tolist(), second.tolist(), strict=True)], np.int64)
+    read = np.array([of_name[k][i] for k, i in tuples(name[at], second)], np.int64)
     phase, stage, chunk, microbatch, layer = read.T.copy()
     row, none = marked[at], np.zeros(len(at), np.int32)
     entries = Entries(
@@ -299,7 +297,7 @@ def _finished(
     phase = raw.phase.copy()
     if rule.split_b and (phase == Pass.W).any():
         phase[phase == Pass.B] = Pass.I
-    numbers = np.full(len(phase), NOWHERE) if constant else raw.microbatch
+    numbers = nowhere(len(phase)) if constant else raw.microbatch
     which = (raw.phase == Pass.OPT).astype(np.int32)
     entries = nested(replace(raw, phase=phase, microbatch=numbers, rule=which, rules=(rule.name, OPTIMIZER.name)))
     return numbered(entries, step_numbers(linked, entries))
@@ -322,8 +320,8 @@ def nested(entries: Entries) -> Entries:
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
     e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
-    around, keep = np.full(len(order), NOWHERE, np.int64), np.ones(len(order), np.bool_)
-    pair = np.full(len(order), NOWHERE, np.int64)
+    around, keep = nowhere(len(order)), np.ones(len(order), np.bool_)
+    pair = nowhere(len(order))
     open_: dict[int, list[int]] = {}
     tids, ends, starts, phases = e.tid.tolist(), e.end_ns.tolist(), e.start_ns.tolist(), e.phase.tolist()
     for i in range(len(order)):

@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.causes import NAMES, OF_STAGES, Cause
 from graphlink.graph_model import Column, Graph, NodeKind
-from graphlink.model import I32, I64, NOWHERE, U8
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8
 from graphlink.perfetto import packets as perfetto
 from graphlink.perfetto.packets import Arg, Process, Track
 from graphlink.perfetto.slices import flat, lanes
@@ -115,7 +115,7 @@ def _whole(idle: Idle, own: I64) -> tuple[I64, I64, U8]:
 
 PROCESS: Final = "pipeline"
 NUMBER: Final = -1  # in place of a rank: tracks and sequences of the last number that perfetto.RANKS allows
-_NONE: Final = np.zeros(0, np.int64)
+_NONE: Final = EMPTY
 
 
 def trace_of(pipeline: RunPipeline) -> perfetto.PerfettoTrace:
@@ -162,25 +162,19 @@ def _range_names(ranges: Ranges) -> tuple[list[str], I32]:
 
 def _range_args(ranges: Ranges, rules: Sequence[str]) -> list[Arg]:
     every = np.arange(len(rules))
-    args = [Arg("busy_ns", every, ranges.busy_ns)]
-    for name, absent in (
-        ("stage", NOWHERE),
-        ("chunk", NOWHERE),
-        ("microbatch", NOWHERE),
-        ("step", NOWHERE),
-        ("device_ops", 0),
-    ):
-        value = getattr(ranges, name)
-        args.append(Arg(name, np.flatnonzero(value != absent), value[value != absent]))
-    return [*args, Arg("rule", every, every, rules)]
+    return [
+        Arg("busy_ns", every, ranges.busy_ns),
+        *(Arg.known(name, every, getattr(ranges, name)) for name in ("stage", "chunk", "microbatch", "step")),
+        Arg.known("device_ops", every, ranges.device_ops, 0),
+        Arg("rule", every, every, rules),
+    ]
 
 
 def _idle_args(idle: Idle, first: int) -> list[Arg]:
-    there = np.flatnonzero(idle.step != NOWHERE)
     said = (
         np.flatnonzero(np.array([bool(text) for text in idle.texts], np.bool_)[idle.evidence]) if idle.texts else _NONE
     )
     return [
-        Arg("step", first + there, idle.step[there]),
+        Arg.known("step", first + np.arange(len(idle.step)), idle.step),
         Arg("evidence", first + said, idle.evidence[said], idle.texts),
     ]

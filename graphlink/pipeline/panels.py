@@ -27,7 +27,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
 from graphlink.pipeline.records import Idle, Pass, Ranges, StepEntry
 from graphlink.records import first_few
-from graphlink.tables import concat, largest, take
+from graphlink.tables import concat, largest, nowhere, take
 
 FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
 MOST_LINES: Final = 3  # for chunk 3 and all later ones
@@ -165,9 +165,9 @@ def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: 
         place, look = np.full(len(r.phase), row), r.phase.astype(np.int64)
         parts.append(Marks(place, look, r.start_ns, r.end_ns, r.stage, r.chunk, r.microbatch, rule, ()))
     row_of = {rank: row for row, rank in enumerate(ranks)}
-    rows, nowhere = np.array([row_of[rank] for rank in idle.rank.tolist()], np.int64), np.full(len(idle.rank), NOWHERE)
+    rows, none = np.array([row_of[rank] for rank in idle.rank.tolist()], np.int64), nowhere(len(idle.rank))
     look, evidence = FIRST_CAUSE + idle.cause.astype(np.int64), len(texts) + idle.evidence.astype(np.int64)
-    parts.append(Marks(rows, look, idle.start_ns, idle.end_ns, nowhere, nowhere, nowhere, evidence, ()))
+    parts.append(Marks(rows, look, idle.start_ns, idle.end_ns, none, none, none, evidence, ()))
     marks = replace(concat(*parts), texts=(*texts, *idle.texts))
     step_of = np.concatenate([*(r.step for r in ranges), idle.step])
     return [
@@ -196,7 +196,7 @@ def computed(caption: str, labels: tuple[str, ...], boxes: Marks) -> Panel:
     free = np.flatnonzero((row[1:] == row[:-1]) & (starts[1:] > until[:-1]))
     last, first = kind[free + 1] == 2, kind[free] == 0
     cause = FIRST_CAUSE + np.select([first, last], [Cause.WARMUP, Cause.COOLDOWN], Cause.DEPENDENCY_STALL)
-    none = np.full(len(free), NOWHERE)
+    none = nowhere(len(free))
     gaps = Marks(row[free], cause, until[free], starts[free + 1], none, none, none, np.zeros(len(free), np.int64), ())
     return arranged(caption, labels, start, end - start, replace(concat(boxes, gaps), texts=("",)))
 

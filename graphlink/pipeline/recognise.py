@@ -19,15 +19,18 @@ Overlap: a backward and a forward that run at the same time are DualPipe's pair,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
-from graphlink.tables import numbered_rows, take, turns
+from graphlink.tables import how_many, numbered_rows, take, turns
+
+_Played = TypeVar("_Played")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
             return f"rank {name} has no range"
         chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
         if chunks * many > len(rank) or not _once(rank, chunks, many):
-            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))
+            F, B, I, W = (how_many(rank.phase == phase) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))
             return (
                 f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} "
                 "chunk(s)"
@@ -173,6 +176,16 @@ class RecognisedStep:
     microbatches: int
     rows: tuple[I64, ...]
     orders: tuple[Order, ...]
+
+
+def of_each(steps: Sequence[RecognisedStep], play: Callable[[Sequence[Order]], _Played]) -> list[_Played]:
+    """Return what ``play`` makes of the orders of each step; those of equal orders share what is made of one."""
+    keys = [
+        tuple(getattr(order, field.name).tobytes() for order in step.orders for field in fields(order))
+        for step in steps
+    ]
+    made = {key: play(step.orders) for key, step in dict(zip(keys, steps, strict=True)).items()}
+    return [made[key] for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +362,7 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
         elsewhere = (recorded.stage != NOWHERE) & (off != 0)
         origins.append(origin)
         differs.append((code != candidate.codes[rank]) | elsewhere[origin])
-    distance = sum(int(np.count_nonzero(rank)) for rank in differs)
+    distance = sum(how_many(rank) for rank in differs)
     return Comparison(step, candidate, ranks, tuple(origins), tuple(differs), distance)
 
 

@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.causes import Reasons
 from graphlink.figures import figure
 from graphlink.model import I32, I64, U8, CommOps
-from graphlink.records import Short, Table, counted, ms
+from graphlink.records import Lines, Short, Table, counted, ms
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.wings import Field
 
@@ -318,7 +318,7 @@ def sized(ranks: int, microbatches: int, chunks: int) -> str:
     return f"{counted(ranks, 'rank')} with {chunks:,} stages each, {many}" if chunks > 1 else one
 
 
-def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
+def pipeline_table(pipeline: Pipeline) -> Lines:
     """Return the table that is printed of it."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []

@@ -38,7 +38,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.records import Pass
-from graphlink.tables import concat, spread, turns
+from graphlink.tables import concat, nowhere, spread, turns
 
 SCHEDULES: Final = (
     "GPipe",
@@ -407,7 +407,7 @@ def inputs(orders: Sequence[Order], first: I64, times: ActionTimes) -> tuple[I64
         (kind > 0) & ((own == NOWHERE) | (own > at) | (rank[own] != rank)),
         "before what it needs on its own rank",
     )
-    producer, lag = np.full(len(at), NOWHERE), np.zeros(len(at), np.int64)
+    producer, lag = nowhere(len(at)), np.zeros(len(at), np.int64)
     for k, step, transfer in ((0, -1, times.forward_ns), (1, 1, times.backward_ns)):
         mine = np.flatnonzero(kind == k)
         producer[mine] = where[k, stage[mine] + 1 + step, microbatch[mine]]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -28,6 +29,7 @@ import numpy as np
 from graphlink.model import I64
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import ActionTimes, Order
+from graphlink.tables import turns
 
 F, I, W = int(Pass.F), int(Pass.I), int(Pass.W)
 Row = bytearray  # the phases of a rank in its order; the k-th of a phase is of microbatch k
@@ -121,15 +123,15 @@ def search(times: ActionTimes, microbatches: int, limits: Sequence[float], kept:
 
     Raises ValueError where a rank may not even store one microbatch, or there are more than ``MOST_ACTIONS``.
     """
-    many = 3 * len(limits) * microbatches
-    if many > MOST_ACTIONS:
+    cost, down, up = (column.tolist() for column in (times.duration_ns, times.forward_ns, times.backward_ns))
+    job = _Job(cost, down, up, microbatches, limits, kept)
+    if job.actions > MOST_ACTIONS:
         raise ValueError(
-            f"{microbatches:,} microbatches on {len(limits):,} stages are {many:,} actions, at most {MOST_ACTIONS:,}"
+            f"{microbatches:,} microbatches on {len(limits):,} stages are {job.actions:,} actions, at most "
+            f"{MOST_ACTIONS:,}"
         )
     if min(limits) < 1:
         raise ValueError(f"a rank stores at least the activations of one microbatch, not of {min(limits):g}")
-    cost, down, up = (column.tolist() for column in (times.duration_ns, times.forward_ns, times.backward_ns))
-    job = _Job(cost, down, up, microbatches, limits, kept)
     found: dict[tuple[int, int], list[Row]] = {}
     for one in chain(_patterns(job), _by_policies(job)):
         found.setdefault(one.value, one.rows)
@@ -146,10 +148,7 @@ def search(times: ActionTimes, microbatches: int, limits: Sequence[float], kept:
 
 def _order(rank: int, row: Row) -> Order:
     phase = np.frombuffer(bytes(row), np.uint8)
-    microbatch = np.zeros(len(row), np.int64)
-    for one in (F, I, W):
-        microbatch[phase == one] = np.arange(np.count_nonzero(phase == one))
-    return Order(phase, np.full(len(row), rank, np.int64), microbatch, np.zeros(len(row), np.bool_))
+    return Order(phase, np.full(len(row), rank, np.int64), turns(phase), np.zeros(len(row), np.bool_))
 
 
 def fits(row: Row, limit: float, kept: float) -> bool:
@@ -202,8 +201,8 @@ def _by_policies(job: _Job) -> Iterator[_Played]:
     helps.
     """
     left = max(_FEWEST_POLICIES, min(_MOST_POLICIES, _MOST_PLAYED // job.actions))
-    for turns, ahead in ((False, 99.0), (True, 99.0), (True, 1.0), (False, 1.0)):
-        best, known = _Policy(turns=turns, ahead=ahead), set()
+    for by_turns, ahead in ((False, 99.0), (True, 99.0), (True, 1.0), (False, 1.0)):
+        best, known = _Policy(turns=by_turns, ahead=ahead), set()
         value, before = None, None
         while before is None or best != before:
             before = best
@@ -308,7 +307,7 @@ def _play(job: _Job, rows: list[Row]) -> _Played | None:
     """Play rows as ``simulate`` would; None where ranks wait for each other for ever. Linear in the actions."""
     p, many = job.ranks, 3 * job.microbatches
     end: dict[int, list[list[int]]] = {F: [[] for _ in range(p)], I: [[] for _ in range(p)]}
-    made: dict[int, list[list[int]]] = {F: [[] for _ in range(p)], I: [[] for _ in range(p)]}
+    made = deepcopy(end)
     awaited = [bytearray(many) for _ in range(p)]
     at, clock, first = [0] * p, [0] * p, [0] * p
     todo, asleep = list(range(p - 1, -1, -1)), [False] * p

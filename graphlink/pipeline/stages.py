@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Pass, StageRun
-from graphlink.tables import MOST, codes, grouped, take, turns
+from graphlink.tables import MOST, codes, grouped, take, tuples, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,21 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     first forwards.
     """
     runs = sorted(runs, key=lambda run: run.rank)
-    warnings: list[str] = []
     steps_of = [set(run.ranges.step[run.ranges.phase != Pass.OPT].tolist()) for run in runs]
     steps = sorted(set.intersection(*steps_of))
     left = sorted(set.union(*steps_of) - set(steps))
-    if left:
-        warnings.append(f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}")
     peers = {int(peer) for run in runs for peer in np.unique(run.exchanges.peer)}
     missing = sorted(peers - {run.rank for run in runs} - {NOWHERE})
-    if missing:
-        warnings.append(
-            f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}"
-        )
-    places = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
-    if places is None:
-        places = [(0, position) for position in _by_first_forward(runs)]
-        if len(runs) > 1:
-            warnings.append(
-                "stages are in the order of the ranks' first forwards: neither names nor communication tell it"
-            )
-    pipe, position = zip(*places, strict=True)
+    known = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
+    pipe, position = zip(*(known or ((0, position) for position in _by_first_forward(runs))), strict=True)
+    warnings = (
+        (left, f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}"),
+        (missing, f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}"),
+        (
+            known is None and len(runs) > 1,
+            "stages are in the order of the ranks' first forwards: neither names nor communication tell it",
+        ),
+    )
     recorded = tuple(np.flatnonzero(np.isin(run.ranges.step, steps)) for run in runs)
     return Pipes(
         runs=tuple(_of_steps(run, steps, rows) for run, rows in zip(runs, recorded, strict=True)),
@@ -68,7 +63,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
         chunks=max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1,
         steps=tuple(steps),
         missing=tuple(missing),
-        warnings=tuple(warnings),
+        warnings=tuple(text for holds, text in warnings if holds),
     )
 
 
@@ -130,7 +125,7 @@ def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     position = codes(np.array([stage.min() for stage in named]))
     if len(set(np.bincount(position).tolist())) != 1:
         return None
-    return list(zip(turns(position).tolist(), position.tolist(), strict=True))
+    return list(tuples(turns(position), position))
 
 
 def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:

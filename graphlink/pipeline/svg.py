@@ -8,7 +8,6 @@ that lies in 12 pixels of a row. The file has a few MB at most, whatever the run
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from graphlink import output_names
 from graphlink.causes import Cause
 from graphlink.hatches import round_step, xml
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import EMPTY, I64, NOWHERE, Bool
 from graphlink.pipeline.file import CAUSES, Bubbles, idle_of, ranges_of, summarised
 from graphlink.pipeline.panels import (
     FIRST_CAUSE,
@@ -35,7 +34,7 @@ from graphlink.pipeline.panels import (
 )
 from graphlink.pipeline.records import Pass, Pipeline, Ranges, RunPipeline, shape
 from graphlink.records import time
-from graphlink.tables import begins, grouped, sums, take
+from graphlink.tables import begins, grouped, how_many, sums, take, tuples
 
 Pixels = NDArray[np.float64]
 NAME: Final = output_names.PIPELINE
@@ -68,7 +67,7 @@ def redraw(file: Bubbles, widest: int) -> bytes:
 
 
 def _not_drawn(ranges: Sequence[Ranges]) -> list[str]:
-    unplaced = sum(int(np.count_nonzero(of_rank.step == NOWHERE)) for of_rank in ranges)
+    unplaced = sum(how_many(of_rank.step == NOWHERE) for of_rank in ranges)
     return [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else []
 
 
@@ -158,7 +157,7 @@ def _frame(panels: Sequence[Panel], widest: int) -> PlotArea:
 
     From 3 pixels on a rectangle is an element of its own with a tooltip of its own, or from more if there are too many.
     """
-    names, none = ("look", "start_ns", "end_ns"), np.zeros(0, np.int64)
+    names, none = ("look", "start_ns", "end_ns"), EMPTY
     looks, starts, ends = (np.concatenate([none, *(getattr(panel.marks, name) for panel in panels)]) for name in names)
     lengths = ends - starts
     first = int(starts.min()) if len(starts) else 0
@@ -258,7 +257,7 @@ def _stacks(row: _Row, frame: PlotArea, thin: Bool, layer: int) -> Iterator[str]
     room = np.maximum(np.maximum.reduceat(right, heads) - low, np.bincount(group[parts], wide))
     shapes: list[tuple[int, str]] = []
     y, before = 0.0, -1
-    for first, of, width in zip(parts.tolist(), group[parts].tolist(), wide.tolist(), strict=True):
+    for first, of, width in tuples(parts, group[parts], wide):
         y, before = (y, before) if of == before else (float(row.top[which].min()), of)
         if width > 0:
             share = width / room[of] * high
@@ -343,10 +342,9 @@ def _cells(row: _Row, frame: PlotArea, which: Bool) -> Iterator[str]:
     marks = take(row.marks, which)
     middle = (marks.start_ns + marks.end_ns) / 2
     cell = np.floor((middle - frame.first_ns) / frame.ns_per_pixel / _CELL).astype(np.int64)
-    found: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i, (c, look) in enumerate(zip(cell.tolist(), marks.look.tolist(), strict=True)):
-        found[c][look].append(i)
-    for c, by_look in sorted(found.items()):
+    found = grouped(zip(cell.tolist(), range(len(cell)), strict=True))
+    for c, here in sorted(found.items()):
+        by_look = grouped((int(marks.look[i]), i) for i in here)
         a, b = (round(frame.first_ns + k * _CELL * frame.ns_per_pixel) for k in (c, c + 1))
         tip = "\n".join(_summed(look, take(marks, np.array(of))) for look, of in by_look.items())
         yield (

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
 from graphlink.model import F64, I64, NOWHERE, Bool
-from graphlink.pipeline.recognise import Recognised
+from graphlink.pipeline.recognise import Recognised, of_each
 from graphlink.pipeline.records import (
     IdleParts,
     Layers,
@@ -50,7 +50,7 @@ from graphlink.pipeline.schedules import (
 )
 from graphlink.pipeline.search import search
 from graphlink.records import counted
-from graphlink.tables import MOST, codes, concat, least, take
+from graphlink.tables import MOST, codes, concat, least, spread, take
 
 # of a transformer layer 32 / (34 + 5 s/d), for a sequence of s tokens and heads of d: .43 for 1,024 and 128; where
 # attention stores no s x s matrix (FlashAttention) 32 / 34
@@ -75,15 +75,7 @@ def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry
         replace(measured.times, forward_ns=none, backward_ns=none),
         measured.times,
     )  # (a), (b), (c)
-    known: dict[bytes, list[Timed]] = {}
-    rebuilt = []
-    for played in there:
-        key = b"".join(
-            column.tobytes() for order in played.orders for column in (order.phase, order.stage, order.microbatch)
-        )
-        if key not in known:
-            known[key] = [simulate(played.orders, times) for times in cases]
-        rebuilt.append(known[key])
+    rebuilt = of_each(there, lambda orders: [simulate(orders, times) for times in cases])
     equal, own, moved = (sum(one.bubble_ns for one in timed) for timed in zip(*rebuilt, strict=True))
     ran = [bounds[played.step] for played in there]
     bubble = sum(len(step.work_ns) * (step.end_ns - step.start_ns) - sum(step.work_ns) for step in ran)
@@ -171,9 +163,7 @@ def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: b
     played = [_played(rank, ranges, recognised, waits_inside) for rank in range(len(ranges))]
     seen = concat(*played)
     count = max(recognised.chunks * recognised.stages, int(seen.stage.max(initial=-1)) + 1)
-    home = np.full(count, NOWHERE)
-    for rank, one in enumerate(played):
-        home[one.stage] = rank
+    home = spread(count, seen.stage, np.repeat(np.arange(len(played)), [len(one.stage) for one in played]))
     medians, there = _medians(seen, count)
     times = ActionTimes(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
     return Measured(recognised, times, there, home, tuple(played))

@@ -26,7 +26,7 @@ from graphlink.errors import UsageError
 from graphlink.model import F64, I64, NOWHERE, Bool
 from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
-from graphlink.pipeline.recognise import recognise
+from graphlink.pipeline.recognise import of_each, recognise
 from graphlink.pipeline.records import Pass, Ranges, RankStep, StepEntry, StepTime
 from graphlink.pipeline.schedules import (
     AUTO,
@@ -46,7 +46,7 @@ from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, PlayedSchedule, equal_stages, measure, what_if
 from graphlink.publish import naming, write_anew
 from graphlink.records import first_few
-from graphlink.tables import codes, concat, least, marked, numbered_values, turns
+from graphlink.tables import codes, concat, how_many, least, marked, numbered_values, tuples, turns
 
 MOST_DRAWS: Final = 32
 MOST_DRAWN: Final = 200_000  # of all draws
@@ -155,7 +155,7 @@ def _each_ns(order: Order, times: ActionTimes, varied: Sequence[tuple[F64, F64]]
     for phase, factors in enumerate(varied):
         for of, which in zip(factors, (first, ~first), strict=True):
             mine = which & (order.phase == phase)
-            out[mine] *= random.choice(of, int(np.count_nonzero(mine)))
+            out[mine] *= random.choice(of, how_many(mine))
     return np.rint(out).astype(np.int64)
 
 
@@ -213,7 +213,7 @@ def _begun(measured: Measured, steps: Sequence[StepEntry]) -> list[StepEntry]:
     """Let each step begin with its first action: a range of the host may begin before, and wait inside."""
     played = concat(*measured.played)
     numbers, at = numbered_values(played.step)
-    began = dict(zip(numbers.tolist(), least(len(numbers), at, played.start_ns).tolist(), strict=True))
+    began = dict(tuples(numbers, least(len(numbers), at, played.start_ns)))
     return [structs.replace(one, start_ns=began.get(one.number, one.start_ns)) for one in steps]
 
 
@@ -238,15 +238,7 @@ def _missed(measured: Measured, known: Habits, steps: Sequence[StepEntry]) -> fl
     there = [step for step in measured.recognised.steps if step.step in bounds]
     if measured.recognised.schedule == UNKNOWN or not there:
         return None
-    computed: dict[bytes, int] = {}
-    total = 0
-    for step in there:
-        key = b"".join(
-            column.tobytes() for order in step.orders for column in (order.phase, order.stage, order.microbatch)
-        )
-        if key not in computed:
-            computed[key] = _mean([timed.makespan_ns for timed in drawn(step.orders, measured.times, known)])
-        total += computed[key]
+    total = sum(of_each(there, lambda orders: _mean([one.makespan_ns for one in drawn(orders, measured.times, known)])))
     return sum(bounds[step.step] for step in there) / total - 1 if total else None
 
 
@@ -337,12 +329,8 @@ def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
 def _of_several(file: Bubbles) -> tuple[str, ...]:
     """Describe which pipeline counts, where there are several."""
     count, mine = len({stage.replica for stage in file.stages}), [str(file.stages[i].rank) for i in replica(file)]
-    shown = first_few(mine, _MOST_NAMED)
-    return (
-        (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",)
-        if count > 1
-        else ()
-    )
+    ranks = f"ranks {first_few(mine, _MOST_NAMED)}, in the order of their stages"
+    return (f"times are those of one pipeline of {count} side by side: {ranks}",) if count > 1 else ()
 
 
 def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:

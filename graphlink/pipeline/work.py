@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from graphlink import spans
-from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import MOST, largest, least, marked, numbered_values, spread, sums
+from graphlink.tables import MOST, how_many, largest, least, marked, nowhere, numbered_values, spread, sums
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
 
 def host_work(entries: Entries, waits: Spans) -> Worked:
     """Find the work of a run without device ops; ``waits`` are those of the ranges' threads."""
-    start, end, none = entries.start_ns, entries.end_ns, np.zeros(0, np.int64)
+    start, end, none = entries.start_ns, entries.end_ns, EMPTY
     busy = end - start - spans.overlap_ns(waits, start, end)
     stepping = entries.phase == Pass.OPT
     phases = np.flatnonzero(~stepping)
@@ -122,11 +122,11 @@ def _entry_of_device(linked: Linked, entries: Entries) -> tuple[I32, dict[str, i
     call, which = numbered_values(linked.device_call[launched])
     of_call, ambiguous = _entry_of_call(entries, calls.tid[call], calls.start_ns[call])
     out = spread(len(linked.device_call), launched, of_call[which])
-    unsure = int(np.count_nonzero(ambiguous[which]))
+    unsure = how_many(ambiguous[which])
     reasons = {
-        "device ops launched outside any range": int(np.count_nonzero(out[launched] == NOWHERE)) - unsure,
+        "device ops launched outside any range": how_many(out[launched] == NOWHERE) - unsure,
         "device ops launched by a thread inside ranges of several others": unsure,
-        "device ops without a launch call": int(np.count_nonzero(~launched)),
+        "device ops without a launch call": how_many(~launched),
     }
     return out, {reason: n for reason, n in reasons.items() if n}
 
@@ -135,7 +135,7 @@ def _entry_of_call(entries: Entries, tid: I64, at_ns: I64) -> tuple[I32, Bool]:
     """Return the entry of each call, and whether ranges of several other threads claim it."""
     out = enclosing(entries, tid, at_ns)
     left = np.flatnonzero(out == NOWHERE)
-    found, hits = np.full(len(left), NOWHERE, np.int32), np.zeros(len(left), np.int64)
+    found, hits = nowhere(len(left), np.int32), np.zeros(len(left), np.int64)
     for owner in np.unique(entries.tid).tolist():
         at = enclosing(entries, np.full(len(left), owner), at_ns[left])
         at = np.where((at == NOWHERE) | (tid[left] == owner), NOWHERE, entries.other_threads[np.maximum(at, 0)])

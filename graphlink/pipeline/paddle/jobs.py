@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, NOWHERE, U8, Bool
+from graphlink.model import EMPTY, I64, NOWHERE, U8, Bool
 from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.records import Pass
 from graphlink.records import first_few
-from graphlink.tables import codes, marked, turns
+from graphlink.tables import codes, how_many, marked, turns
 
 NO_PHASE: Final = 255
 RULES: Final = ("paddle", "paddle, chunk by occurrence", "inferred: microbatch by order")
@@ -84,7 +84,7 @@ def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     Paddle's.
     """
     used = [getattr(jobs, column)[jobs.work] for jobs in workers]
-    numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
+    numbers = np.unique(np.concatenate([*used, EMPTY]))
     numbers = numbers[numbers != NOWHERE]
     if not len(numbers) or numbers[-1] == len(numbers) - 1:
         return workers
@@ -159,11 +159,9 @@ def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
         if jobs.first_step is not None and jobs.stop_step is not None
     ]
     count = (
-        _mode(ranges)
-        if ranges
-        else _mode(int(np.count_nonzero(_may_begin(jobs))) for jobs in workers if _knows_microbatches(jobs))
+        _mode(ranges) if ranges else _mode(how_many(_may_begin(jobs)) for jobs in workers if _knows_microbatches(jobs))
     )
-    forwards = [n for jobs in workers if (n := int(np.count_nonzero(jobs.phase == Pass.F)))]
+    forwards = [n for jobs in workers if (n := how_many(jobs.phase == Pass.F))]
     count = max(min(count, *forwards, len(workers[0].phase)), 1) if forwards else 1
     how = "cut at the longest idle gaps" if count > 1 else "taken as one"
     said = f"the logs hold neither optimizer nor lr jobs: steps are {how}"

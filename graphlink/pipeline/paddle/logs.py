@@ -24,7 +24,7 @@ from graphlink.model import I32, I64, NOWHERE
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.read.source import Source, open_source, unreadable
 from graphlink.records import first_few
-from graphlink.tables import begins
+from graphlink.tables import begins, how_many
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1024  # from a marker to the end of what is read behind it
@@ -226,9 +226,9 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
         warnings.append(f"{path}: holds no job")
     left_out = {
         "lines without a job": lines.lines - lines.lines_with_jobs,
-        "jobs that ran nothing on the compute stream (time 0)": int(np.count_nonzero(~timed)),
+        "jobs that ran nothing on the compute stream (time 0)": how_many(~timed),
         "jobs that end before they start": len(backward_in_time),
-        "jobs logged twice": int(np.count_nonzero(~new)),
+        "jobs logged twice": how_many(~new),
         "last line cut off": lines.cut_last_line,
     }
     first, stop = lines.steps[0] if lines.steps else (None, None)

@@ -14,7 +14,7 @@ import numpy as np
 from graphlink import spans
 from graphlink.errors import InputError, UsageError
 from graphlink.linking.step_cut import Steps, parse_steps
-from graphlink.model import I64, NOWHERE, CommOps
+from graphlink.model import EMPTY, I64, NOWHERE, CommOps
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed, read_paddle
@@ -22,7 +22,7 @@ from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages
 from graphlink.pipeline.records import Delays, Pass, Ranges, RunPipeline, StageRun
 from graphlink.read.columns import Parts
 from graphlink.records import first_few
-from graphlink.tables import codes, largest, sums, take
+from graphlink.tables import codes, how_many, largest, sums, take
 
 log: Final = logging.getLogger("graphlink")
 LOWER_BOUND: Final = (
@@ -120,14 +120,14 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
 
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
     keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
-    others = {"jobs of other steps": int(np.count_nonzero(~keep))}
+    others = {"jobs of other steps": how_many(~keep)}
     return replace(take(jobs, keep), left_out={**jobs.left_out, **{reason: n for reason, n in others.items() if n}})
 
 
 def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
     start, end = jobs.start_ns + shift_ns, jobs.end_ns + shift_ns
     other = Counter(jobs.strings[kind] for kind in jobs.type[jobs.phase == NO_PHASE].tolist())
-    none, none_u8, none_i32 = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
+    none, none_u8, none_i32 = EMPTY, np.zeros(0, np.uint8), np.zeros(0, np.int32)
     optimizer = jobs.phase == Pass.OPT
     return StageRun(
         rank=jobs.rank,

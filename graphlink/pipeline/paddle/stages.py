@@ -34,7 +34,7 @@ from graphlink.pipeline.paddle.logs import listed
 from graphlink.pipeline.records import Pass
 from graphlink.ranks.clock_bounds import OPEN, solved
 from graphlink.records import first_few
-from graphlink.tables import codes, concat, largest, marked, spread
+from graphlink.tables import codes, concat, how_many, largest, marked, spread
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
@@ -366,7 +366,7 @@ def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[tuple[_Cell, 
     example = ""
     for here, there in hops:
         gap = _forth_gap(seen, here, there) + int(shift_ns[there[0]] - shift_ns[here[0]])
-        count += int(np.count_nonzero(gap < -TOLERANCE_NS))
+        count += how_many(gap < -TOLERANCE_NS)
         every += len(gap)
         if len(gap) and -gap.min() > max(worst, TOLERANCE_NS):
             worst = int(-gap.min())
