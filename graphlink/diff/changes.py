@@ -109,13 +109,13 @@ def _of_ranks(of: dict[int, Change], count: int) -> Change:
     mean_ns = round(sum(one.change_ns or 0 for one in of.values()) / len(of))
     if len(of) == count:
         return msgspec.structs.replace(first, change_ns=mean_ns, evidence=_over(first, of, "mean over ranks"))
-    names = first_few(list(of), 8)
-    if len(of) == 1:
-        what = f"rank {names} alone: {first.what}"
-        if first.kind in _SPEED:
-            what = f"rank {names} is {'a straggler' if mean_ns > 0 else 'faster than before'}: {first.what}"
+    if len(of) > 1:
+        alone = ""
+    elif first.kind in _SPEED:
+        alone = " is a straggler" if mean_ns > 0 else " is faster than before"
     else:
-        what = f"ranks {names}: {first.what}"
+        alone = " alone"
+    what = f"rank{'s' * (len(of) > 1)} {first_few(list(of), 8)}{alone}: {first.what}"
     return msgspec.structs.replace(
         first,
         what=what,
@@ -156,9 +156,8 @@ def rank_effects(pair: RankPair, parts: Sequence[Pair], basis: Basis, noise: Noi
 
 def _sums(rank: RankFacts, basis: Basis, count: int, what: str) -> F64:
     """Return the time of all devices of a rank, of one cause or one field, in the steps that count."""
-    devices = [rank.entry.gpu] if basis.per == "run" else [step.gpu for step in rank.entry.steps]
-    if basis.per != "run":
-        devices = devices[1 : count + 1] if basis.per == "step" else devices[:1]
+    steps = rank.entry.steps[1 : count + 1] if basis.per == "step" else rank.entry.steps[:1]
+    devices = [rank.entry.gpu] if basis.per == "run" else [step.gpu for step in steps]
     ns = [
         sum(getattr(one, what) if what.endswith("_ns") else one.idle_by_cause_ns.get(what, 0) for one in each)
         for each in devices

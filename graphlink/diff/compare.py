@@ -86,17 +86,12 @@ def _run_path(run: RunFacts) -> dict[str, int]:
 
 
 def _rank(pair: RankPair, both: Both) -> RankChange:
-    basis, waits = both.basis, []
-    for run, rank in ((both.before, pair.before), (both.after, pair.after)):
-        steps = len(rank.entry.steps) if basis.per != "run" else 1
-        waits.append(
-            sum(
-                wait.wait_ns
-                for wait in (run.summary.run.waits if run.summary.run else ())
-                if wait.rank == rank.entry.rank
-            )
-            / steps
-        )
+    basis = both.basis
+    waits = [
+        sum(wait.wait_ns for wait in (run.summary.run.waits if run.summary.run else ()) if wait.rank == rank.entry.rank)
+        / (len(rank.entry.steps) if basis.per != "run" else 1)
+        for run, rank in ((both.before, pair.before), (both.after, pair.after))
+    ]
     return RankChange(
         rank=pair.rank,
         rank_after=pair.after.entry.rank,
@@ -119,24 +114,23 @@ def _operations(both: Both) -> list[OperationChange]:
             sums[at + 1] += pair.mean_ns[1] / len(both.parts)
     sides = ([pair.before for pair in both.ranks], [pair.after for pair in both.ranks])
     (calls, gains), (calls_after, gains_after) = (_calls_and_gains(side, both.basis, both.matched) for side in sides)
-    out = []
-    for path, (device, device_after, host, host_after) in times.items():
-        if path:
-            out.append(
-                OperationChange(
-                    path=list(path),
-                    calls_before=round(calls.get(path, 0.0), 4),
-                    calls_after=round(calls_after.get(path, 0.0), 4),
-                    device_before_ns=round(device),
-                    device_after_ns=round(device_after),
-                    host_before_ns=round(host),
-                    host_after_ns=round(host_after),
-                    gain_before_ns=gains.get(path),
-                    gain_after_ns=gains_after.get(path),
-                )
-            )
+    changes = [
+        OperationChange(
+            path=list(path),
+            calls_before=round(calls.get(path, 0.0), 4),
+            calls_after=round(calls_after.get(path, 0.0), 4),
+            device_before_ns=round(device),
+            device_after_ns=round(device_after),
+            host_before_ns=round(host),
+            host_after_ns=round(host_after),
+            gain_before_ns=gains.get(path),
+            gain_after_ns=gains_after.get(path),
+        )
+        for path, (device, device_after, host, host_after) in times.items()
+        if path
+    ]
     return sorted(
-        out,
+        changes,
         key=lambda one: (
             -abs(one.device_after_ns - one.device_before_ns),
             -abs(one.host_after_ns - one.host_before_ns),

@@ -177,15 +177,10 @@ def causes(report: DiffReport) -> Section:
     found = [entry for entry in entries(report.changes) if entry[1].tier != "effect"]
     title, why = "What changed, causes first", "A cause is what the recordings show to be other, no proof."
     if not found:
-        return Section("changes", title, [Sentence([_nothing(report)])])
+        noise = "No cause was found beyond noise." if report.changes else "Nothing changed beyond noise."
+        return Section("changes", title, [Sentence(["Nothing changed." if report.verdict.identical else noise])])
     says = "How much longer (right) or shorter (left) each takes in B."
     return Section("changes", title, [Sentence([why], note=True), *_listed("causes", "Causes", says, found)])
-
-
-def _nothing(report: DiffReport) -> str:
-    if report.verdict.identical:
-        return "Nothing changed."
-    return "No cause was found beyond noise." if report.changes else "Nothing changed beyond noise."
 
 
 def effects(report: DiffReport) -> Section | None:

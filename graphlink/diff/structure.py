@@ -4,7 +4,6 @@ stream.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -53,11 +52,8 @@ def _structure(pairs: Sequence[Pair], noise: Noise, matched: Matched, per: str) 
         and any(noise.counts_differ(pair, repeats) for pair in mine if pair.of == "host")
     }
     tops = {path: next((path[:k] for k in range(1, len(path)) if path[:k] in other), path) for path in other}
-    inside: dict[Path, list[Pair]] = defaultdict(list)
-    for path, mine in other.items():
-        inside[tops[path]] += mine
-    for path, mine in inside.items():
-        yield _operation(path, mine, repeats, per)
+    inside = grouped((tops[path], pair) for path, mine in other.items() for pair in mine)
+    yield from (_operation(path, mine, repeats, per) for path, mine in inside.items())
     calls: list[Pair] = []
     for path, mine in by_path.items():
         if path not in other:
@@ -110,9 +106,9 @@ def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Ch
 
 def _often(before: float, after: float, per: str) -> str:
     """Return how often something is done: ``came``, ``went``, or from how often to how often."""
-    if not before:
-        return f"came: {amount(after)} {per}"
-    return f"went: {amount(before)} {per}" if not after else f"is done {amount(before)} -> {amount(after)} times {per}"
+    if before and after:
+        return f"is done {amount(before)} -> {amount(after)} times {per}"
+    return f"went: {amount(before)} {per}" if before else f"came: {amount(after)} {per}"
 
 
 def _change(kind: str, what: str, path: Path, sides: Sides, unit: str, evidence: str, name: str = "") -> Change:
@@ -172,20 +168,14 @@ def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
         for pair in pairs
         if pair.of in DEVICE and all(pair.mean_ns) and all(len(side) == 1 for side in pair.streams)
     ]
-    went: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
-    came: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
-    for pair in both:
-        one, other = (next(iter(side)) for side in pair.streams)
-        went[one][other] += pair.mean_ns[0]
-        came[other][one] += pair.mean_ns[0]
-    usual = {one: max(others, key=lambda other: (others[other], other)) for one, others in went.items()}
-    owner = {other: max(ones, key=lambda one: (ones[one], one)) for other, ones in came.items()}
-    moved: dict[tuple[tuple[int, int], tuple[int, int]], list[Pair]] = defaultdict(list)
-    for pair in both:
-        one, other = (next(iter(side)) for side in pair.streams)
-        if usual[one] != other or owner[other] != one:
-            moved[one, other].append(pair)
+    streams = [(next(iter(before)), next(iter(after))) for before, after in (pair.streams for pair in both)]
+    moved = grouped(zip(streams, both, strict=True))
+    took_ns = {which: sum(pair.mean_ns[0] for pair in mine) for which, mine in moved.items()}
+    usual = dict(sorted(moved, key=lambda which: (took_ns[which], which[1])))
+    owner = {other: one for one, other in sorted(moved, key=lambda which: (took_ns[which], which[0]))}
     for (one, other), mine in moved.items():
+        if usual[one] == other and owner[other] == one:
+            continue
         times = _times(mine, *DEVICE)
         if max(times) < LEAST_SHARE * noise.step_ns and not noise.exact:
             continue

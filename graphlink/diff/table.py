@@ -10,7 +10,7 @@ from typing import Any, Final
 from graphlink.diff.changes import WORDS
 from graphlink.diff.records import Change, DiffReport, OperationChange, RankChange, Side, Split, Verdict
 from graphlink.figures import Column, column, columns, table
-from graphlink.records import Table, amount, counted, ms, percent, plain, share_word, shortened
+from graphlink.records import Lines, Table, amount, counted, ms, percent, plain, share_word, shortened
 
 PER: Final = {
     "step": "mean of the steps without the first",
@@ -29,10 +29,10 @@ _FEW: Final = 3
 _MARKDOWN: Final = re.compile(r"[\\`*_{}\[\]<>#!|~@&$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
-def diff_table(report: DiffReport, top: int) -> list[str | Table]:
+def diff_table(report: DiffReport, top: int) -> Lines:
     """Return the report for people, with the ``top`` first of each list."""
     found = report.verdict
-    out: list[str | Table] = [
+    out: Lines = [
         _verdict(found),
         Table([("A", side_line(report.before)), ("B", side_line(report.after)), *_margin(found), *_compares(report)]),
     ]
@@ -56,7 +56,7 @@ def diff_table(report: DiffReport, top: int) -> list[str | Table]:
     return [*out, *([""] if report.notes else []), *(f"note: {text}" for text in report.notes)]
 
 
-def diff_markdown(report: DiffReport, top: int) -> list[str | Table]:
+def diff_markdown(report: DiffReport, top: int) -> Lines:
     """Return the report for a pull request: the verdict, and a table of the ``top`` changes that are causes, and of
     those where they show. Names of recordings are written so that nothing in them is Markdown, or
     becomes a link.
@@ -150,13 +150,13 @@ def moved_most(report: DiffReport) -> str:
     )
 
 
-def _changes(report: DiffReport, top: int) -> list[str | Table]:
+def _changes(report: DiffReport, top: int) -> Lines:
     changes, most = report.changes, moved_most(report)
     causes = [one for one in changes if one.tier != "effect"]
     effects = [one for one in changes if one.tier == "effect"]
     if not changes:
         return ["what changed: nothing beyond noise", *([f"  {most}"] if most else [])]
-    out: list[str | Table] = ["what changed, causes first", *([f"  {most}"] if most else [])]
+    out: Lines = ["what changed, causes first", *([f"  {most}"] if most else [])]
     for title, some in (("", causes), ("where it shows", effects)):
         if some:
             out += [title] if title else []
@@ -179,7 +179,7 @@ def _size(one: Change) -> str:
     return f"{one.change_ns / 1e6:+,.3f} ms{share}"
 
 
-def _split(split: Split) -> list[str | Table]:
+def _split(split: Split) -> Lines:
     rows = split.with_sum
     return [
         "where the time goes",
@@ -203,17 +203,11 @@ def compared(rows: Sequence[Any], name: str, title: str = "", *, means: str = ""
     return [*sides, changes, column("factor", "factor", factors)]
 
 
-def _ranks(report: DiffReport, top: int) -> list[str | Table]:
-    busy: dict[int, Split] = {}
-    for split in report.splits:
-        if split.rank is not None:
-            busy.setdefault(split.rank, split)
-    order = sorted(report.ranks, key=lambda one: -abs(one.after_ns - one.before_ns))
-    rows = order[: max(top, 8)]
-    most = []
-    for rank in rows:
-        parts = sorted(busy[rank.rank].parts, key=lambda part: -abs(part.change_ns)) if rank.rank in busy else []
-        most.append(", ".join(f"{part.what} {part.change_ns / 1e6:+,.3f}" for part in parts[:_FEW] if part.change_ns))
+def _ranks(report: DiffReport, top: int) -> Lines:
+    parts = {split.rank: split.parts for split in reversed(report.splits)}  # of the first device of a rank
+    rows = sorted(report.ranks, key=lambda one: -abs(one.after_ns - one.before_ns))[: max(top, 8)]
+    largest = [sorted(parts.get(rank.rank, []), key=lambda part: -abs(part.change_ns))[:_FEW] for rank in rows]
+    most = [", ".join(f"{part.what} {part.change_ns / 1e6:+,.3f}" for part in few if part.change_ns) for few in largest]
     waits = [f"{ms(rank.wait_before_ns)} -> {ms(rank.wait_after_ns)}" for rank in rows]
     shown = columns(
         RankChange,
@@ -223,14 +217,12 @@ def _ranks(report: DiffReport, top: int) -> list[str | Table]:
         column("waits for ranks that arrive late", "number", waits),
         column("most by", "word", most),
     )
-    out: list[str | Table] = ["ranks", table(shown)]
-    for name, evidence in (("A", report.straggler_before), ("B", report.straggler_after)):
-        if evidence:
-            out.append(f"  straggler in {name}: {evidence}")
-    return out
+    stragglers = (("A", report.straggler_before), ("B", report.straggler_after))
+    told = [f"  straggler in {name}: {evidence}" for name, evidence in stragglers if evidence]
+    return ["ranks", table(shown), *told]
 
 
-def _operations(report: DiffReport, top: int) -> list[str | Table]:
+def _operations(report: DiffReport, top: int) -> Lines:
     changed = [
         one
         for one in report.operations
@@ -248,7 +240,7 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     calls = column("calls", "number", numbers)
     sides = compared(rows, f"{what}_{{}}_ns", what)[:3]
     shown = columns(OperationChange, rows, *sides, *([host] if device else []), calls, "path")
-    out: list[str | Table] = [f"operations, largest change of {what} time first", table(shown)]
+    out: Lines = [f"operations, largest change of {what} time first", table(shown)]
     gone = [
         one
         for one in report.operations
@@ -263,7 +255,7 @@ def _operations(report: DiffReport, top: int) -> list[str | Table]:
     return out
 
 
-def _path(report: DiffReport) -> list[str | Table]:
+def _path(report: DiffReport) -> Lines:
     one, other = report.path_before_ns, report.path_after_ns
     sums = sum(one.values()), sum(other.values())
     rows = [
@@ -274,7 +266,7 @@ def _path(report: DiffReport) -> list[str | Table]:
     return ["critical path", Table(rows, ("", "A", "B"), "<>>")] if rows else []
 
 
-def _pipeline(report: DiffReport) -> list[str | Table]:
+def _pipeline(report: DiffReport) -> Lines:
     found = report.pipeline
     if found is None:
         return []

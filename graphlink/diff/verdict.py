@@ -101,37 +101,27 @@ def _identical(before: RunFacts, after: RunFacts) -> bool:
     """Tell whether all steps, and all operations, of both runs take the same time to the ns: two recordings
     never do.
     """
-    if len(before.ranks) != len(after.ranks):
-        return False
-    for one, other in zip(before.ranks.values(), after.ranks.values(), strict=True):
-        if one.took_ns != other.took_ns or one.entry.replay.measured_ns != other.entry.replay.measured_ns:
-            return False
-        if one.file.operations != other.file.operations or one.file.parts != other.file.parts:
-            return False
-    return True
+    return len(before.ranks) == len(after.ranks) and all(
+        one.took_ns == other.took_ns
+        and one.entry.replay.measured_ns == other.entry.replay.measured_ns
+        and one.file.operations == other.file.operations
+        and one.file.parts == other.file.parts
+        for one, other in zip(before.ranks.values(), after.ranks.values(), strict=True)
+    )
 
 
 def fail_on(found: Verdict, limit_pct: float) -> FailOn:
     """Decide whether B is slower than A by more than ``limit_pct``: the difference is, and the test tells that B is
     slower; where there are too few steps for a test, the difference alone decides. Identical recordings never are."""
     beyond = not found.identical and found.change_pct > limit_pct
+    exceeded = beyond and (found.p is None or found.answer == "worse")
     if not beyond:
-        return FailOn(
-            limit_pct=limit_pct, exceeded=False, why=f"{found.change_pct:+.2f} % is not more than {limit_pct:g} %"
-        )
-    if found.p is None:
-        return FailOn(
-            limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, by the difference alone: {found.why}"
-        )
-    if found.answer == "worse":
-        return FailOn(
-            limit_pct=limit_pct, exceeded=True, why=f"{found.change_pct:+.2f} %, and the test tells that B is slower"
-        )
-    return FailOn(
-        limit_pct=limit_pct,
-        exceeded=False,
-        why=f"{found.change_pct:+.2f} %, but the test does not tell that B is slower",
-    )
+        told = f" is not more than {limit_pct:g} %"
+    elif found.p is None:
+        told = f", by the difference alone: {found.why}"
+    else:
+        told = f", {'and the test tells' if exceeded else 'but the test does not tell'} that B is slower"
+    return FailOn(limit_pct=limit_pct, exceeded=exceeded, why=f"{found.change_pct:+.2f} %{told}")
 
 
 def comparable(before: RunFacts, after: RunFacts, matched: Matched, basis: Basis) -> Comparable:
@@ -162,19 +152,14 @@ def refuse(found: Comparable, before: RunFacts, after: RunFacts) -> None:
     """
     if found.score < found.least:
         worst = sorted((one for one in found.reasons if one.points), key=lambda one: -one.points)
-        told = "; ".join(_told(one, found) for one in worst[:3])
+        about = {"work": f"only {found.alike_pct:.0f} % of the work is equal"}
+        told = (f"{about.get(one.about, one.about)}: {one.before} before, {one.after} after" for one in worst[:3])
         raise InputError(
             f"cannot be compared with {before.folder}: score {found.score} of 100, {found.least} are needed",
             path=after.folder,
-            where=told,
+            where="; ".join(told),
             todo="compare two runs of one program; --anyway compares these all the same",
         )
-
-
-def _told(one: Reason, found: Comparable) -> str:
-    if one.about == "work":
-        return f"only {found.alike_pct:.0f} % of the work is equal: {one.before} before, {one.after} after"
-    return f"{one.about}: {one.before} before, {one.after} after"
 
 
 def _reason(about: str, before: str, after: str, same: bool, points: float) -> Reason:
