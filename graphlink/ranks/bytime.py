@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import EMPTY, I64, NOWHERE, Bool
 from graphlink.ranks.aligned import Clash, Ops, Pairs, clash, holes, likely_shifts, pairs
 from graphlink.ranks.records import Line
-from graphlink.tables import nearest
+from graphlink.tables import how_many, nearest
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
@@ -98,7 +98,7 @@ def recorded_by_both(left_ns: I64, right_ns: I64, near_ns: int) -> int:
     """Count how many moments, of the side that has fewer, lie where both were recorded. Both on one clock."""
     low = max(left_ns.min(), right_ns.min()) - near_ns
     high = min(left_ns.max(), right_ns.max()) + near_ns
-    return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (left_ns, right_ns))
+    return min(how_many((side >= low) & (side <= high)) for side in (left_ns, right_ns))
 
 
 def _allowed(end_ns: I64, near_ns: int) -> I64:
@@ -111,7 +111,7 @@ def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
     ones count more.
     """
     allowed = _allowed(right.end_ns, near_ns)
-    best, score = np.zeros(0, np.int64), 0.0
+    best, score = EMPTY, 0.0
     at = 0
     for shift in likely_shifts(_steps(left, near_ns), _steps(right, near_ns)).tolist():
         low, high = max(0, -shift), min(len(right), len(left) - shift)

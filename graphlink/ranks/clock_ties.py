@@ -23,7 +23,7 @@ from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Matches, RankComms
-from graphlink.tables import codes, numbered_values, take, turns
+from graphlink.tables import codes, nowhere, numbered_values, take, tuples, turns
 
 MOST: Final = 512
 ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SCATTER, CollectiveType.BROADCAST)
@@ -201,12 +201,10 @@ def tree(pairs: Pairs, near: I64, count: int) -> Tree:
     next_to: list[list[tuple[int, int, int, int]]] = [
         [] for _ in range(count)
     ]  # of each rank: place, other, itself, pair
-    for place, (pair, a, b) in enumerate(
-        zip(best.tolist(), pairs.hub[best].tolist(), pairs.other[best].tolist(), strict=True)
-    ):
+    for place, (pair, a, b) in enumerate(tuples(best, pairs.hub[best], pairs.other[best])):
         next_to[a].append((place, b, a, pair))
         next_to[b].append((place, a, b, pair))
-    parent, by, root = (np.full(count, NOWHERE) for _ in range(3))
+    parent, by, root = (nowhere(count) for _ in range(3))
     order: list[int] = []
     for lowest in range(count):
         ahead = [(0, lowest, NOWHERE, NOWHERE)]

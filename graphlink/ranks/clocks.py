@@ -35,7 +35,7 @@ from graphlink.ranks.clock_ties import (
 )
 from graphlink.ranks.columns import added, blocks, column
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
-from graphlink.tables import codes, marked, spread, take
+from graphlink.tables import codes, marked, spread, take, tuples
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
@@ -110,7 +110,7 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
         tolerance = max(tolerance, _UNSEEN_NS)
     of_rank = _residuals(found, residual, fit.weight, count).tolist()
     out = []
-    for k, (first, root) in enumerate(zip(like.tolist(), grown.root.tolist(), strict=True)):
+    for k, (first, root) in enumerate(tuples(like, grown.root)):
         offset = int(middle[root] - middle[first]) + round(float(all_clocks.shift_ns[first])) if first != root else 0
         drift = float(all_clocks.drift[first])
         out.append(

@@ -16,7 +16,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, by_order, clash
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.ranks.summary import Unmatched
-from graphlink.tables import equal_runs, spread
+from graphlink.tables import equal_runs, grouped, nowhere, spread
 
 WHERE: Final = ("before", "between", "after", "everywhere")
 
@@ -108,18 +108,17 @@ def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Cla
     most agree with.
     """
     of_place = np.full(at.shape[1], NOWHERE, np.int64)
-    runs: dict[tuple[int, int], list[list[int]]] = {}
+    differing: list[tuple[tuple[int, int], int]] = []
     for place in places.tolist():
         tokens = [int(member.token[at[k, place]]) for k, member in enumerate(ops)]
         usual = Counter(tokens).most_common(1)[0][0]
         most_have = tokens.index(usual)
-        for other in (k for k, token in enumerate(tokens) if token != usual):
-            of_pair = runs.setdefault((most_have, other), [])
-            if of_pair and of_pair[-1][-1] == place - 1:
-                of_pair[-1].append(place)
-            else:
-                of_pair.append([place])
-    found = sorted((run[0], most_have, other, run) for (most_have, other), of_pair in runs.items() for run in of_pair)
+        differing += [((most_have, other), place) for other, token in enumerate(tokens) if token != usual]
+    found = sorted(
+        (int(run[0]), most_have, other, run)
+        for (most_have, other), of_pair in grouped(differing).items()
+        for run in np.split(np.array(of_pair), np.flatnonzero(np.diff(of_pair) > 1) + 1)
+    )
     for k, (_, _, _, run) in enumerate(found):
         of_place[run] = k
     clashes = (
@@ -134,7 +133,7 @@ def _by_calls(ops: Sequence[Ops], lines: Lines) -> Lineup:
     reference = _reference(ops)
     left = ops[reference]
     at = np.empty((len(ops), len(left)), np.int32)
-    of_place = np.full(len(left), NOWHERE, np.int64)
+    of_place = nowhere(len(left))
     clashes: list[Clash] = []
     known: dict[bytes, Pairs] = {}
     for k, right in enumerate(ops):

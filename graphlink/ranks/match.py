@@ -21,7 +21,7 @@ from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
 from graphlink.ranks.records import GroupKey, Matches, RankComms
 from graphlink.ranks.summary import Unmatched, group_name
-from graphlink.tables import equal_runs, grouped, numbered_texts, spread
+from graphlink.tables import equal_runs, grouped, how_many, nowhere, numbered_texts, spread
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -93,7 +93,7 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
         lineup = line_up(members, lines, in_step=calls.in_step)
         here = lineup.met()
         met.append((calls, np.stack([member.rows[at[here]] for member, at in zip(members, lineup.at, strict=True)])))
-        by_sequence += int(np.count_nonzero(here)) if lineup.reference is None else 0
+        by_sequence += how_many(here) if lineup.reference is None else 0
         lacking, differing = leftovers(group_name(calls.group, group_ids), members, lineup, here, lacked)
         unmatched += lacking
         conflicts += differing
@@ -112,17 +112,13 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
 def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
     """Return for each rank its groups, as all ranks know them."""
     at = {comms.rank: comms for comms in ranks}
-    used: dict[int, list[GroupKey]] = {}
-    for comms in ranks:
-        groups, first = np.unique(comms.group, return_index=True)
-        used[comms.rank] = [comms.groups[g] for g in groups[np.argsort(first)].tolist()]
 
     def calls(rank: int, group: GroupKey) -> I64:
         comms = at[rank]
         rows = np.flatnonzero(comms.group == comms.groups.index(group))
         return comms.bytes[rows] * TYPES + comms.type[rows]
 
-    found = common(used, calls)
+    found = common({comms.rank: comms.groups for comms in ranks}, calls)
     users = Counter(shared for labels in found.values() for shared in labels.values())
     return [{own: shared if users[shared] > 1 else own for own, shared in found[comms.rank].items()} for comms in ranks]
 
@@ -222,10 +218,10 @@ def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) ->
         if not usable(sent) or not usable(got):
             return False
         low, high = max(sent[0], got[0]), min(sent[-1], got[-1])
-        both = max(int(np.count_nonzero((seq >= low) & (seq <= high))) for seq in (sent, got))
+        both = max(how_many((seq >= low) & (seq <= high)) for seq in (sent, got))
         expected += both if low <= high else min(len(sent), len(got))
         _, i, j = np.intersect1d(sent, got, assume_unique=True, return_indices=True)
-        shared += int(np.count_nonzero(ranks[sender].bytes[sends[i]] == ranks[receiver].bytes[receives[j]]))
+        shared += how_many(ranks[sender].bytes[sends[i]] == ranks[receiver].bytes[receives[j]])
     return shared > 0 and 10 * shared >= 9 * expected
 
 
@@ -256,7 +252,7 @@ def _matches(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Matches:
     number = spread(len(order), order, np.arange(len(order), dtype=np.int32))
     of_series, groups = numbered_texts(calls.group for calls, _ in met)
     first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
-    of_op = tuple(np.full(len(comms.node), NOWHERE, np.int32) for comms in ranks)
+    of_op = tuple(nowhere(len(comms.node), np.int32) for comms in ranks)
     rank, op = np.empty(int(first[-1]), np.int32), np.empty(int(first[-1]), np.int32)
     at = 0
     for (calls, ops), count in zip(met, counts, strict=True):

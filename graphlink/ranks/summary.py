@@ -11,7 +11,18 @@ import msgspec
 from graphlink.figures import figure
 from graphlink.graph.gains import FamilyGain
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short, Table, against_recorded, counted, first_few, ms, share_word, shares_words, size
+from graphlink.records import (
+    Lines,
+    Short,
+    Table,
+    against_recorded,
+    counted,
+    first_few,
+    ms,
+    share_word,
+    shares_words,
+    size,
+)
 from graphlink.tables import grouped
 from graphlink.wings import each, with_fields
 
@@ -213,7 +224,7 @@ def group_name(key: GroupKey, ids: Mapping[GroupKey, int]) -> str:
     return f"group {ids.get(key, key[1] or '(unnamed)')}"
 
 
-def run_table(run: Run) -> list[str | Table]:
+def run_table(run: Run) -> Lines:
     """Return the block of the run in the printed summary."""
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
     unmatched = _unmatched(run.matched.listed)
