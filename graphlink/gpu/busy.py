@@ -18,7 +18,7 @@ from graphlink.graph.families import PYTHON, families_of
 from graphlink.graph_model import CHAINED, Graph, NodeKind
 from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import spread
+from graphlink.tables import marked, spread, tuples
 
 BINS: Final = 1_200  # of a device, however long it was recorded
 LEVELS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -56,8 +56,7 @@ def own_clock_ns(linked: Linked) -> I64:
 def busy(linked: Linked, comm: Communication) -> list[Busy]:
     """Return one entry a device that ran anything, by number; O(n log n) in device rows."""
     device, offset_ns = linked.trace.device, own_clock_ns(linked)
-    is_comm = np.zeros(len(device.start_ns), np.bool_)
-    is_comm[comm.device_row] = True
+    is_comm = marked(len(device.start_ns), comm.device_row)
     is_copy = (device.kind == DeviceKind.MEMCPY) & ~is_comm
     start_ns, end_ns = device.start_ns + offset_ns, device.end_ns + offset_ns
     out = []
@@ -181,4 +180,4 @@ def _summed(key: I64, found: KeyedSpans, ns: I64) -> dict[int, int]:
     """Return the sum of each key, by key; 0 where nothing of it was found."""
     keys = np.unique(key)
     sums = np.bincount(np.searchsorted(keys, found.key), ns, len(keys)).astype(np.int64)  # exact below 2**53
-    return dict(zip(keys.tolist(), sums.tolist(), strict=True))
+    return dict(tuples(keys, sums))

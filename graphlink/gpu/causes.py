@@ -34,6 +34,7 @@ from graphlink.tables import (
     MOST,
     concat,
     least,
+    nowhere,
     numbered_rows,
     numbered_values,
     spread,
@@ -348,7 +349,7 @@ def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:
     """
     strings = linked.trace.strings
     known = np.flatnonzero(call != NOWHERE)
-    op, name, line = (np.full(len(call), NOWHERE, np.int64) for _ in range(3))
+    op, name, line = (nowhere(len(call)) for _ in range(3))
     around = linked.call_op[call[known]]
     op[known] = np.where(around == NOWHERE, NOWHERE, np.append(linked.trace.host.name, 0)[around])
     name[known] = linked.trace.calls.name[call[known]]

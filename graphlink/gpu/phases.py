@@ -90,19 +90,18 @@ def phases(gpu: GpuTime, linked: Linked, epoch_ns: int) -> list[Phase]:
     Ranges count where work for a device is launched in them (a loader decodes images, too), of ranges inside each other
     the outermost, of the thread with most of them.
     """
-    named = [(told, step) for step in gpu.steps if (told := told_phase(step.name)) is not None]
-    if named:
-        return _summed(
-            _span(
-                told,
-                step.end_ns - step.start_ns,
-                sum(one.whole_ns for one in step.gpu),
-                sum(one.idle_ns for one in step.gpu),
-                replays_of(*step.gpu),
-            )
-            for told, step in named
+    named = [
+        _span(
+            told,
+            step.end_ns - step.start_ns,
+            sum(one.whole_ns for one in step.gpu),
+            sum(one.idle_ns for one in step.gpu),
+            replays_of(*step.gpu),
         )
-    return _summed(_of_ranges(gpu, linked, epoch_ns))
+        for step in gpu.steps
+        if (told := told_phase(step.name)) is not None
+    ]
+    return _summed(named or _of_ranges(gpu, linked, epoch_ns))
 
 
 def _span(

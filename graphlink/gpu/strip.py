@@ -52,9 +52,8 @@ def run_over_time(found: Found) -> Section | None:
         return None
     most = sorted(lanes, key=lambda lane: -idle_percent(lane.rank))[:MOST_LANES]
     shown = [lane for lane in lanes if lane in most]
-    placed = [(lane.start_ns, lane.end_ns) for lane in shown]
-    first = min(start for start, _ in placed)
-    placed = [(start - first, end - first) for start, end in placed]  # floats would not hold times since 1970
+    first = min(lane.start_ns for lane in shown)
+    placed = [(lane.start_ns - first, lane.end_ns - first) for lane in shown]  # floats would not hold times since 1970
     length_ns = max(end for _, end in placed)
     cells = min(BINS, MOST_CELLS // len(shown))
     edges = np.linspace(0, length_ns, cells + 1)

@@ -19,7 +19,7 @@ from graphlink.choices import LATENCY_NS
 from graphlink.figures import column, columns, figure, table
 from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, IdleFile, StepTime, StreamTime
 from graphlink.ranks.summary import Run, Straggler
-from graphlink.records import Short, Table, counted, first_few, ms, percent, shares_words, shortened
+from graphlink.records import Lines, Short, Table, counted, first_few, ms, percent, shares_words, shortened
 from graphlink.tables import grouped
 from graphlink.wings import Telling
 
@@ -117,7 +117,7 @@ def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTim
     return CauseTime(cause=cause, ns=spent.total(), intervals=len(entries), evidence=dict(spent.most_common(top)))
 
 
-def idle_table(report: IdleReport) -> list[str | Table]:
+def idle_table(report: IdleReport) -> Lines:
     """Return the report for people: of few ranks all, of many a line each, the most idle first, and the causes of the
     most idle.
     """
@@ -126,7 +126,7 @@ def idle_table(report: IdleReport) -> list[str | Table]:
         (rank for rank in report.ranks if rank.gpu),
         key=lambda rank: -max(gpu.idle_ns / (gpu.whole_ns or 1) for gpu in rank.gpu),
     )
-    out: list[str | Table] = []
+    out: Lines = []
     if len(ranks) > _FEW_RANKS:
         out += [
             _devices(ranks),
@@ -158,8 +158,8 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
     return Table(rows, head, ">>>>>>><", indent=0, spare=("device", "copies", "ms"))
 
 
-def _rank(rank: RankIdle) -> list[str | Table]:
-    out: list[str | Table] = []
+def _rank(rank: RankIdle) -> Lines:
+    out: Lines = []
     for gpu, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         out.append(
             f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.whole_ns)} ms; "
@@ -211,7 +211,7 @@ def _communication(one: DeviceTime) -> str:
     return f"  communication {ms(one.comm_ns)} ms, {hidden} of it hidden{differs}"
 
 
-def _groups(gpu: DeviceTime) -> list[str | Table]:
+def _groups(gpu: DeviceTime) -> Lines:
     """Return the communication of each group, where there are several."""
     groups = [] if gpu.by_group is UNSET else gpu.by_group
     names = column("group", "word", [_group(group) for group in groups[:_MOST]])
@@ -231,7 +231,7 @@ def _group(group: GroupTime) -> str:
     return f"{name} ({members})" if name and members else name or members or "not recorded"
 
 
-def _streams(gpu: DeviceTime) -> list[str | Table]:
+def _streams(gpu: DeviceTime) -> Lines:
     """Return the streams, the busiest first, where there are several."""
     streams = [] if gpu.by_stream is UNSET else sorted(gpu.by_stream, key=lambda stream: -stream.busy_ns)
     shown = columns(StreamTime, streams[:_MOST], "stream", "busy_ns", "busy", "idle_ns")

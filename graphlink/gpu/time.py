@@ -20,7 +20,7 @@ from graphlink.gpu.busy import Busy, busy, by_group, by_stream, over_time, own_c
 from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
 from graphlink.gpu.records import DeviceTime, Excess, Idle, IdleEntry, IdleFile, Iterations, StepTime
 from graphlink.graph_model import Column, Graph
-from graphlink.model import I64, NOWHERE, Communication, Linked, Trace
+from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
 from graphlink.perfetto.slices import flat
@@ -282,7 +282,7 @@ def idle_rows(found: GpuTime) -> Rows:
     idle = [one for _, one in found.idle]
 
     def column(name: str) -> I64:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in idle)])
+        return np.concatenate([EMPTY, *(getattr(one, name) for one in idle)])
 
     track = np.repeat(np.arange(len(idle), dtype=np.int32), [len(one.start_ns) for one in idle])
     shift, name = column("shift_ns"), spread(len(Cause), np.array(OF_DEVICES), np.arange(len(CAUSES), dtype=np.int32))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.logs.lines import zone_name
-from graphlink.records import Short, Table, counted, ms
+from graphlink.records import Lines, Short, Table, counted, ms
 from graphlink.wings import Field
 
 MOST_GPUS: Final = 64
@@ -150,7 +150,7 @@ class Logs(Short, msgspec.Struct, frozen=True, kw_only=True):
     megatron: list[MegatronLog]
 
 
-def logs_table(logs: Logs) -> list[str | Table]:
+def logs_table(logs: Logs) -> Lines:
     """Return the block for people: the GPUs of each log, then iterations, timers and memory of each log of Megatron."""
     return [
         *(part for log in logs.nvidia_smi for part in _smi(log)),
@@ -158,7 +158,7 @@ def logs_table(logs: Logs) -> list[str | Table]:
     ]
 
 
-def _smi(log: SmiLog) -> list[str | Table]:
+def _smi(log: SmiLog) -> Lines:
     head = ("host", "GPU", "samples", "utilisation %", "of memory MiB", "used MiB", "power W", "temperature C")
     rows = [_gpu(one) for one in log.gpus[:MOST_GPUS]]
     more = [f"  ... and {len(log.gpus) - MOST_GPUS:,} more GPUs in summary.json"] if len(log.gpus) > MOST_GPUS else []
@@ -187,7 +187,7 @@ def _not_joined(log: SmiLog) -> str:
     )
 
 
-def _inside(joined: InRecording, head: tuple[str, ...]) -> list[str | Table]:
+def _inside(joined: InRecording, head: tuple[str, ...]) -> Lines:
     """Return the samples that lie in the recorded time."""
     by = {
         "log": "as its times say",
@@ -216,8 +216,8 @@ def _figure(figure: Figure | None) -> str:
     return "absent" if figure.mean is None or figure.max is None else f"{figure.mean:,.1f}, {figure.max:,.1f}"
 
 
-def _megatron(log: MegatronLog) -> list[str | Table]:
-    out: list[str | Table] = [f"Megatron {Path(log.path).name}: {_iterations(log)}"]
+def _megatron(log: MegatronLog) -> Lines:
+    out: Lines = [f"Megatron {Path(log.path).name}: {_iterations(log)}"]
     if log.profiling_ratio is not UNSET and log.recorded_step_ms is not UNSET:
         out.append(
             f"  recorded step {log.recorded_step_ms:,.3f} ms, {log.profiling_ratio:.3f} times the logged median: the "

@@ -19,7 +19,7 @@ import numpy as np
 from graphlink import output_names
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.write_et import read_rests, write_changed
-from graphlink.graph_model import NO_GROUP, UNKNOWN_DEP, Column, EdgeKind, Graph, Metadata, NodeType
+from graphlink.graph_model import NO_GROUP, UNKNOWN_DEP, Column, EdgeKind, Graph, Groups, Metadata, NodeType
 from graphlink.model import I64, NOWHERE
 from graphlink.publish import writing
 from graphlink.scale.layout import Axis, sends
@@ -50,11 +50,10 @@ class Copies:
     itself.
 
     ``groups``: members of each communicator, by its number. ``numbers``: of each recorded communicator and member that
-    rank's communicators in the larger run, one for each of ``ranks``. ``axis`` and ``size``: what was made longer.
+    rank's communicators in the larger run, one for each of ``ranks``. ``size``: of the axis that was made longer.
     """
 
     world: int
-    axis: Axis
     size: int
     ranks: dict[int, I64]
     groups: dict[int, tuple[int, ...]]
@@ -99,7 +98,7 @@ class CopyTask:
     first_id: int
 
 
-def copies(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], axis: Axis, size: int) -> Copies:
+def copies(graphs: Mapping[int, Graph], groups: Groups, axis: Axis, size: int) -> Copies:
     """Plan the copies that make lines of ``axis`` have ``size`` ranks.
 
     Raises:
@@ -129,7 +128,7 @@ def copies(graphs: Mapping[int, Graph], groups: Mapping[int, Sequence[int]], axi
     number = {instance: k for k, instance in enumerate(ordered, start=1)}
     made = {k: members for (_, members), k in number.items()}
     numbers = {key: np.array([number[instance] for instance in own], np.int64) for key, own in instances.items()}
-    return Copies(world, axis, size, ranks, made, numbers)
+    return Copies(world, size, ranks, made, numbers)
 
 
 def _part(group: int, recorded: Sequence[int], axis: Axis, size: int) -> int:
@@ -181,7 +180,7 @@ def _refuse_messages(graphs: Mapping[int, Graph], axis: Axis) -> None:
             )
 
 
-def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, Sequence[int]]) -> str | None:
+def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Groups) -> str | None:
     """Return why the graph of ``rank`` of a run of ``ranks`` cannot be copied; None where it can. Linear."""
     if graph.metadata.made is not None:
         return "was made, not recorded"
@@ -204,9 +203,7 @@ def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, 
     return _unfit_communication(graph, rank, ranks, groups)
 
 
-def _unfit_communication(
-    graph: Graph, rank: int, ranks: Collection[int], groups: Mapping[int, Sequence[int]]
-) -> str | None:
+def _unfit_communication(graph: Graph, rank: int, ranks: Collection[int], groups: Groups) -> str | None:
     for group in set(np.unique(graph.group).tolist()) - {NO_GROUP}:
         members = groups.get(group)
         if members is None or rank not in members or not set(members) <= set(ranks):

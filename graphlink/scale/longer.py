@@ -28,7 +28,7 @@ from graphlink.pipeline.schedules import ONE_CHUNK, ActionTimes, Order, Timed, o
 from graphlink.pipeline.theory import Measured, measure
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import numbered_values, spread, turns
+from graphlink.tables import numbered_values, spread, tuples, turns
 
 MOST_ACTIONS: Final = 10_000_000
 RULE: Final = "messages between stages"
@@ -209,7 +209,7 @@ def message_bytes(graphs: Mapping[int, Graph], axis: Axis, actions: int) -> tupl
     sums, boundaries = [0, 0], (axis.size - 1) * (len(graphs) // axis.size)
     for rank, graph in graphs.items():
         sent = np.flatnonzero(graph.type == NodeType.COMM_SEND)
-        for to, size in zip(graph.comm_dst[sent].tolist(), graph.comm_size[sent].tolist(), strict=True):
+        for to, size in tuples(graph.comm_dst[sent], graph.comm_size[sent]):
             step = axis.of(to) - axis.of(rank)
             if abs(step) == 1:
                 sums[step < 0] += size

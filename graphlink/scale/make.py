@@ -39,6 +39,7 @@ from graphlink.scale.play import play
 from graphlink.scale.records import MADE, MadeAxis, MadeCollective, MadeCopies, MadePipeline, Scaled
 from graphlink.scale.spread import Spread, spreads
 from graphlink.scale.transfers import Communication, communication
+from graphlink.tables import how_many, tuples
 from graphlink.version import __version__
 
 _AT_ONCE: Final = 32  # copies of a rank that one task writes
@@ -308,7 +309,7 @@ def _tasks(
     work, match = run.work, run.match
     metadata = Metadata(SCHEMA_VERSION, __version__, match.clock.origin_ns or 0, made=run.made)
     # above the number of collectives of all ranks, as in ``ranks.group_ids.first_id``
-    first_id = made.world * max(int(np.count_nonzero(one.type == NodeType.COMM_COLL)) for one in run.graphs.values())
+    first_id = made.world * max(how_many(one.type == NodeType.COMM_COLL) for one in run.graphs.values())
     for k, (rank, path) in enumerate(run.paths.items()):
         own = slice(*work.bounds[k])
         waits = np.flatnonzero(match.code[own] != PLAIN)
@@ -398,14 +399,14 @@ def _collectives(run: _Recorded, comm: Communication) -> Iterator[MadeCollective
     kind, group, size = work.column("comm_type"), work.column("group"), work.column("comm_size")
     of_rank = np.unique(match.partner[(match.code == COLLECTIVE) & (work.member == 0)])
     node = comm.first[of_rank]
-    for g, t in sorted(set(zip(group[node].tolist(), kind[node].tolist(), strict=True))):
+    for g, t in sorted(set(tuples(group[node], kind[node]))):
         same = (group[node] == g) & (kind[node] == t)
         if recorded[g] != now[g]:
             yield MadeCollective(
                 type=CollectiveType(t).name if t in set(CollectiveType) else f"type {t}",
                 recorded=recorded[g],
                 made=now[g],
-                count=int(np.count_nonzero(same)),
+                count=how_many(same),
                 bytes_recorded=int(size[node[same]].sum()),
                 bytes_made=int(comm.size_bytes[node[same]].sum()),
                 ns_recorded=int(comm.recorded_ns[of_rank[same]].sum()),

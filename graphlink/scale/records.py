@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from graphlink.read import document
-from graphlink.records import Short, Table, counted, ms
+from graphlink.records import Lines, Short, Table, counted, first_few, ms
 from graphlink.tables import grouped
 from graphlink.version import __version__
 
@@ -115,7 +115,7 @@ def load(path: Path) -> Scaled:
     return document.load(path, Scaled, "summary of graphs that graphlink scale made")
 
 
-def table(made: Scaled, folder: str) -> list[str | Table]:
+def table(made: Scaled, folder: str) -> Lines:
     """Return the report for people: the predicted time first, then what was copied from what, and what that
     rests on.
     """
@@ -139,9 +139,16 @@ def table(made: Scaled, folder: str) -> list[str | Table]:
     ]
 
 
-def _copies(made: Scaled) -> list[str | Table]:
+def _copies(made: Scaled) -> Lines:
     axes = [(axis.name, f"{axis.recorded:,}", f"{axis.made:,}", axis.why) for axis in made.axes]
-    copies = [(f"{one.recorded}", f"{one.copies:,}", _few(one.ranks, one.copies)) for one in made.copies[:_MOST]]
+    copies = [
+        (
+            f"{one.recorded}",
+            f"{one.copies:,}",
+            f"{', '.join(map(str, one.ranks))}{', ...' * (one.copies > len(one.ranks))}",
+        )
+        for one in made.copies[:_MOST]
+    ]
     more = [f"  ... and {len(made.copies) - _MOST:,} recorded ranks more"] if len(made.copies) > _MOST else []
     sizes = [_collective(one) for one in made.collectives]
     head = ("type", "ranks", "now", "count", "bytes", "now", "ms", "now")
@@ -163,7 +170,7 @@ def _collective(one: MadeCollective) -> tuple[str, ...]:
     return one.type, *(f"{number:,}" for number in numbers), ms(one.ns_recorded), ms(one.ns_made)
 
 
-def _pipeline(one: MadePipeline) -> list[str | Table]:
+def _pipeline(one: MadePipeline) -> Lines:
     copied = grouped((source, stage) for stage, source in enumerate(one.source))
     rest = (
         "not told: the graphs have no marks of steps" if one.rest_ns is None else f"{ms(one.rest_ns)} ms, as recorded"
@@ -184,12 +191,8 @@ def _pipeline(one: MadePipeline) -> list[str | Table]:
         "",
         "copies of recorded stages",
         Table(
-            [(f"{source}", _few(stages[:_FEW], len(stages))) for source, stages in copied.items()],
+            [(f"{source}", first_few(stages, _FEW)) for source, stages in copied.items()],
             ("stage", "is now stage"),
             "><",
         ),
     ]
-
-
-def _few(ranks: list[int], count: int) -> str:
-    return ", ".join(f"{rank}" for rank in ranks) + (", ..." if count > len(ranks) else "")

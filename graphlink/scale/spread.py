@@ -22,7 +22,7 @@ from graphlink.graph_model import Graph
 from graphlink.model import F64, I64, NOWHERE, U64
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import begins, codes, grouped, turns
+from graphlink.tables import begins, codes, grouped, nowhere, tuples, turns
 
 _TOGETHER: Final = 0.7  # correlation of two ops in a row from which they are drawn as one
 _THROUGHOUT: Final = (
@@ -112,7 +112,7 @@ def spreads(graphs: Mapping[int, Graph], numbers: Mapping[int, int], axis: Axis,
             drawn += _drawn(role, works, count + len(drawn))
         count += len(drawn)
         for rank in ranks:
-            of, place = (np.full(len(graphs[rank].name), NOWHERE, np.int64) for _ in range(2))
+            of, place = (nowhere(len(graphs[rank].name)) for _ in range(2))
             nodes = tuple(one.node[rank] for one in drawn)
             for k, mine in enumerate(nodes):
                 of[mine], place[mine] = k, np.arange(len(mine))
@@ -127,14 +127,13 @@ def _drawn(role: Mapping[int, Graph], works: Sequence[Work], number: int) -> lis
     """Return what is drawn for one class of ops of the ranks of a role, an entry for each step."""
     node_of = {rank: _places(graph, works) for rank, graph in role.items()}
     first, *others = node_of.values()
-    equal: dict[tuple[_Place, ...], list[int]] = {}
-    for step in sorted(set(first).intersection(*others)):
-        places = tuple(place for place in first[step] if all(place in other[step] for other in others))
-        if places:
-            equal.setdefault(places, []).append(step)
+    equal = grouped(
+        (tuple(place for place in first[step] if all(place in other[step] for other in others)), step)
+        for step in sorted(set(first).intersection(*others))
+    )
     out: list[Drawn] = []
     for places, steps in equal.items():
-        if len(role) * len(steps) < 2:
+        if not places or len(role) * len(steps) < 2:
             continue
         nodes = {
             rank: np.array([[of_step[step][place] for place in places] for step in steps], np.int64)
@@ -159,7 +158,7 @@ def _places(graph: Graph, works: Sequence[Work]) -> dict[int, dict[_Place, int]]
     count = np.bincount(of_name)[of_name]
     out: dict[int, dict[_Place, int]] = {}
     texts = graph.strings
-    for node, of, code, k, all_ in zip(*(c.tolist() for c in (nodes, step, name, turn, count)), strict=True):
+    for node, of, code, k, all_ in tuples(nodes, step, name, turn, count):
         out.setdefault(of, {})[f"{all_} {texts[code]}", k] = node
     return out
 
