@@ -30,9 +30,11 @@ from graphlink.steps import steps_of
 from graphlink.tables import (
     codes,
     distinct,
+    grouped,
     numbered_values,
     spread,
     sums,
+    tuples,
 )
 
 _USES: Final[dict[Use, UseName]] = {
@@ -102,7 +104,7 @@ def measured(
     length_ns = device.end_ns - device.start_ns
     columns = _times(found, graph, length_ns)
     use, cores = _tensor_cores(found, linked, comm, length_ns)
-    of_cores = zip(*(column.tolist() for column in cores.values()), strict=True)
+    of_cores = tuples(*cores.values())
     every: dict[str, list[Any]] = {
         **{name: column.tolist() for name, column in columns.items()},
         "path": found.host.table.texts(found.path),
@@ -255,7 +257,7 @@ def _shapes(found: FoundOperations, linked: Linked) -> dict[str, list[Any]]:
     rows = np.flatnonzero(found.host.heads & ~found.host.backward & (found.of_row != NOWHERE))
     key, count = np.unique(found.of_row[rows] * len(texts) + codes[rows], return_counts=True)
     by_operation: list[list[tuple[int, str]]] = [[] for _ in range(len(found.path))]
-    for one, times in zip(key.tolist(), count.tolist(), strict=True):
+    for one, times in tuples(key, count):
         operation, text = divmod(one, len(texts))
         if texts[text] not in ("", "[]"):
             by_operation[operation].append((-times, texts[text]))
@@ -279,7 +281,7 @@ def _kernels(
     )
     spent = sums(len(key), which.reshape(-1), length_ns[rows])
     out: list[list[Kernel]] = [[] for _ in range(count)]
-    for one, times, ns in zip(key.tolist(), counts.tolist(), spent.tolist(), strict=True):
+    for one, times, ns in tuples(key, counts, spent):
         group, code = divmod(one // len(Use), len(strings))
         whole = strings[code]
         out[group].append(
@@ -326,18 +328,12 @@ def _waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
     blocked = np.flatnonzero(waited_ns > 0)
     call, waited_ns = call[blocked], waited_ns[blocked]
     op = linked.call_op[call]
-    path = np.where(op == NOWHERE, 0, np.append(host.path, 0)[op])
-    used, place = numbered_values(path)
+    used, place = numbered_values(np.where(op == NOWHERE, 0, np.append(host.path, 0)[op]))
     texts = host.table.texts(used)
-    found: dict[tuple[int, int, tuple[str, ...]], list[int]] = {}
-    for row, at, stack, ns in zip(
-        calls.name[call].tolist(),
-        place.tolist(),
-        stacks_at(linked, calls.tid[call], calls.start_ns[call]),
-        waited_ns.tolist(),
-        strict=True,
-    ):
-        found.setdefault((row, at, tuple(stack)), []).append(ns)
+    stacks = map(tuple, stacks_at(linked, calls.tid[call], calls.start_ns[call]))
+    found = grouped(
+        zip(zip(calls.name[call].tolist(), place.tolist(), stacks, strict=True), waited_ns.tolist(), strict=True)
+    )
     waits = [
         HostWait(call=linked.trace.strings[row], path=texts[at], count=len(ns), ns=sum(ns), stack=[*stack])
         for (row, at, stack), ns in found.items()

@@ -24,8 +24,10 @@ from graphlink.tables import (
     begins,
     codes,
     distinct,
+    how_many,
     largest,
     marked,
+    nowhere,
     numbered_rows,
     numbered_texts,
     numbered_values,
@@ -97,7 +99,7 @@ def _replays(
     begin_ns, end_ns = device.start_ns[first], largest(len(first), launch, device.end_ns)
     order = np.lexsort((begin_ns, device.device[first]))
     before, after = successive(order, device.device[first])
-    since_ns, until_ns = np.zeros(count, np.int64), np.full(count, NOWHERE)
+    since_ns, until_ns = np.zeros(count, np.int64), nowhere(count)
     since_ns[before], until_ns[before] = end_ns[before], np.maximum(begin_ns[after], end_ns[before])
     others = np.flatnonzero((every.kind != DeviceKind.HOST) & ~marked(len(every.name), rows))
 
@@ -169,7 +171,7 @@ def _node(linked: Linked, device: DeviceRows, ops: I64, length_ns: I64, path_ns:
         mean_ns=round(float(length_ns.mean())),
         spread_ns=round(float(length_ns.std())),
         longest_ns=int(length_ns.max()),
-        critical=int(np.count_nonzero(path_ns)),
+        critical=how_many(path_ns),
     )
 
 

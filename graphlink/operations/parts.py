@@ -15,7 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import OTHER_THREADS, Part, PartOf
 from graphlink.steps import Steps, step_marks
-from graphlink.tables import begins, codes, concat, numbered_values, spread, sums
+from graphlink.tables import begins, codes, concat, numbered_values, spread, sums, tuples
 
 _SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
@@ -65,16 +65,15 @@ def _parts(rows: _Rows, operation: I64, width: int, strings: tuple[str, ...]) ->
     columns = [column[by] for column in (operation, rows.sort, rows.name, rows.op, rows.backward)]
     opens = begins(*columns)
     first, number = np.flatnonzero(opens), np.cumsum(opens) - 1
-    count, ns = np.zeros((len(first), width), np.int64), np.zeros((len(first), width), np.int64)
-    np.add.at(count, (number, rows.step[by]), rows.count[by])
-    np.add.at(ns, (number, rows.step[by]), rows.ns[by])
+    place = number * width + rows.step[by]
+    count, ns = (sums(len(first) * width, place, of[by]).reshape(-1, width) for of in (rows.count, rows.ns))
     streams: list[list[tuple[int, int]]] = [[] for _ in range(len(first))]
     placed = np.flatnonzero(begins(number, rows.device[by], rows.stream[by]) & (columns[1] < _LATE))
     for k, device, stream in zip(
         *(column[placed].tolist() for column in (number, rows.device[by], rows.stream[by])), strict=True
     ):
         streams[k].append((device, stream))
-    keys = zip(*(column[first].tolist() for column in columns), strict=True)
+    keys = tuples(*(column[first] for column in columns))
     for (of, sort, name, op, backward), placed_on, counts, times in zip(
         keys, streams, count.tolist(), ns.tolist(), strict=True
     ):

@@ -23,7 +23,7 @@ from graphlink.operations.records import (
     TensorCores,
 )
 from graphlink.read.commnames import short_name
-from graphlink.records import Short, Table, counted, ms, percent, short_path, shortened
+from graphlink.records import Lines, Short, Table, counted, ms, percent, short_path, shortened
 
 FEW_GRAPHS: Final = 3  # that are told
 _FEW_RANKS: Final = 2
@@ -96,11 +96,11 @@ def top_of(file: Operations, top: int) -> RankOperations:
     )
 
 
-def operations_table(report: OperationsReport, *, whole: bool = False) -> list[str | Table]:
+def operations_table(report: OperationsReport, *, whole: bool = False) -> Lines:
     """Return the report for people: of few ranks all, of many a line each, and the operations of the one with most
     device time.
     """
-    ranks, out = report.ranks, list[str | Table]()
+    ranks, out = report.ranks, Lines()
     if len(ranks) > _FEW_RANKS:
         out += [_ranks(ranks), ""]
         ranks = [max(ranks, key=lambda rank: (rank.device_ns, rank.host_ns, -rank.rank))]
@@ -115,14 +115,14 @@ def _ranks(ranks: Sequence[RankOperations]) -> Table:
     return table(columns(RankOperations, ranks, *names, most), indent=0)
 
 
-def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
+def _rank(rank: RankOperations, whole: bool) -> Lines:
     on = f" on {', '.join(rank.gpus)}" if rank.gpus else ""
     late = (
         f"; device delays {ms(rank.delay_ns)} ms, most before {short_path(rank.most_delayed)}" if rank.delay_ns else ""
     )
     device = f"{ms(rank.device_ns)} ms of device time in {counted(rank.device_ops, 'device op')}{on}; "
     took = f"{device if rank.device_ops else 'no device op; '}host {ms(rank.host_ns)} ms{late}"
-    out: list[str | Table] = [f"rank {rank.rank}: {took}", *core_lines(rank.tensor_cores)]
+    out: Lines = [f"rank {rank.rank}: {took}", *core_lines(rank.tensor_cores)]
     ops = rank.operations
     share = column("share", "part", [(op.device_ns, rank.device_ns) for op in ops])
     names: list[str | Column] = ["device_ns", share, "backward", "calls", "host_ns", "gain_ns"]
@@ -146,13 +146,13 @@ def _rank(rank: RankOperations, whole: bool) -> list[str | Table]:
     return [*out, *_waits(rank, whole), *graphs, *_lanes(rank), *_counters(rank), ""]
 
 
-def _lanes(rank: RankOperations) -> list[str | Table]:
+def _lanes(rank: RankOperations) -> Lines:
     share = column("share", "part", [(lane.device_ns, rank.device_ns) for lane in rank.lanes or ()])
     shown = columns(Lane, rank.lanes or (), "device_ns", share, "device_ops", "name", "most")
     return ["lanes: lines that work of graphs is shown on", table(shown)] if rank.lanes else []
 
 
-def _counters(rank: RankOperations) -> list[str | Table]:
+def _counters(rank: RankOperations) -> Lines:
     rows, bare = [[one for one in rank.counters or () if bool(one.means) is told] for told in (True, False)]
     time_ms = ms(sum(one.ns for one in bare))
     more = f"  {counted(len(bare), 'more name')} ({time_ms} ms) filled less than half of the samples: no figure"
@@ -167,7 +167,7 @@ def counter_columns(rows: Sequence[Sampled]) -> list[Column]:
     return [*columns(Sampled, rows, "ns", "of"), *means, column("what", "text", texts)]
 
 
-def _waits(rank: RankOperations, whole: bool) -> list[str | Table]:
+def _waits(rank: RankOperations, whole: bool) -> Lines:
     """Return where the host waited for a device."""
     if not rank.waits:
         return []
@@ -196,7 +196,7 @@ def graph_lines(graph: GraphReplays) -> list[str]:
     return lines
 
 
-def _graph(graph: GraphReplays, whole: bool) -> list[str | Table]:
+def _graph(graph: GraphReplays, whole: bool) -> Lines:
     """Return what ran behind the launches of a graph, most time first."""
     head, *lines = graph_lines(graph)
     share = column("share", "part", [(node.ns, graph.device_ns) for node in graph.nodes])

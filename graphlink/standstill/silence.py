@@ -15,7 +15,7 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import WAITS, roles
-from graphlink.model import I32, I64, NOWHERE, Bool, Linked
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
 from graphlink.spans import Spans, holding, joined, overlap_ns
 from graphlink.tables import begins, distinct, equal_runs, values_at
 
@@ -204,7 +204,7 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
     """Find when the stack of each thread shows it running: frames, and rows, begin or end less than 100 us apart."""
     frames = linked.trace.frames
     if frames is None:
-        none = np.zeros(0, np.int64)
+        none = EMPTY
         return Timeline.of(none, none, none)
     last_ns = int(graph.end_ns.max(initial=0))
     bounds = np.concatenate([active.start_ns, active.end_ns])

@@ -28,7 +28,7 @@ from graphlink.patterns import containing, fits
 from graphlink.records import Short, ms
 from graphlink.spans import NEVER, overlap_ns, union
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import distinct, marked, spread, take, values_at
+from graphlink.tables import distinct, largest, marked, spread, take, values_at
 from graphlink.wings import Field
 
 LARGEST: Final = 10
@@ -288,10 +288,8 @@ def _streams(graph: Graph) -> Stretches:
     def ready(kind: EdgeKind) -> I64:
         """Return when the last source of this kind was done, ``None`` = -1."""
         edge = np.flatnonzero(device & (graph.edge_kind == kind))
-        out = np.full(len(graph.kind), -1, np.int64)
         source = graph.source[edge]
-        np.maximum.at(out, target[edge], graph.start_ns[source] + graph.duration_ns[source])
-        return out
+        return largest(len(graph.kind), target[edge], graph.start_ns[source] + graph.duration_ns[source], -1)
 
     launched_ns, stream_ns, event_ns = ready(EdgeKind.LAUNCH), ready(EdgeKind.STREAM), ready(EdgeKind.EVENT)
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
@@ -304,8 +302,7 @@ def _streams(graph: Graph) -> Stretches:
 
 def _delays_on_path(graph: Graph, path: CriticalChain, streams: Stretches) -> int:
     """Return the device delays on the path, and of start delays what is not the latency of launches."""
-    rest_ns = np.zeros(len(graph.kind), np.int64)
-    rest_ns[streams.of] = streams.unexplained_ns
+    rest_ns = spread(len(graph.kind), streams.of, streams.unexplained_ns, 0)
     delay = path.node[graph.kind[path.node] == NodeKind.DEVICE_DELAY]
     return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
 
