@@ -112,9 +112,7 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> S
     idle = np.zeros(len(calls.start_ns), np.bool_)
     active = _active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle)
     tid, start_ns, end_ns = _between(active)
-    chained = np.isin(graph.kind, CHAINED)
-    node = np.flatnonzero(chained & (graph.duration_ns > 0))
-    work = Timeline.of_nodes(graph, node)
+    work = Timeline.of_nodes(graph, np.flatnonzero(np.isin(graph.kind, CHAINED) & (graph.duration_ns > 0)))
     length_ns = end_ns - start_ns
     worked_ns = work.between(tid, start_ns, end_ns)
     released = worked_ns < length_ns
@@ -128,18 +126,15 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> S
     since_ns = np.where(alone, since_ns, end_ns)
     shown = _running(graph, linked, active)
     ran_ns = work.between(tid, since_ns, end_ns) + shown.between(tid, start_ns, since_ns)
-    held = Timeline.of(pending.tid, pending.from_ns - graph.epoch_ns, pending.until_ns - graph.epoch_ns)
+    held = _timeline(graph, pending.tid, pending.from_ns, pending.until_ns)
     held_ns = held.between(tid, since_ns, end_ns)
     ran_ns -= np.maximum(held_ns - shown.between(tid, since_ns, end_ns), 0)
-    since_ns = end_ns - Timeline.of(
-        handed.tid, handed.release_ns - graph.epoch_ns, handed.until_ns - graph.epoch_ns
-    ).between(tid, start_ns, end_ns)
+    queued = _timeline(graph, handed.tid, handed.release_ns, handed.until_ns)
+    since_ns = end_ns - queued.between(tid, start_ns, end_ns)
     late = since_ns < end_ns
     rows = linked.trace.host
     loading = in_loader(linked)
-    loads = Timeline.of(
-        rows.tid[loading], rows.start_ns[loading] - graph.epoch_ns, rows.end_ns[loading] - graph.epoch_ns
-    )
+    loads = _timeline(graph, rows.tid[loading], rows.start_ns[loading], rows.end_ns[loading])
     ran_ns = np.maximum(ran_ns, loads.between(tid, start_ns, end_ns))
     ran_ns[late] = shown.between(tid, since_ns, end_ns)[late]
     python_ns = np.minimum(ran_ns, length_ns - explained_ns)
@@ -153,6 +148,11 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> S
         late,
         held.between(tid, start_ns, end_ns) > 0,
     )
+
+
+def _timeline(graph: Graph, tid: I64, from_ns: I64, until_ns: I64) -> Timeline:
+    """Return spans of the trace's clock on that of the graph."""
+    return Timeline.of(tid, from_ns - graph.epoch_ns, until_ns - graph.epoch_ns)
 
 
 def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Callable[[I64], float]) -> I64:
