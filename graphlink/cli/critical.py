@@ -20,7 +20,7 @@ from graphlink.graph.families import PYTHON, family_of
 from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
-from graphlink.records import Table, counted, joined, ms, percent, share_word, shortened
+from graphlink.records import Lines, Table, counted, joined, ms, percent, share_word, shortened
 from graphlink.replay.across import AcrossFamily, CriticalAcross, across, share_gains
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.path_words import family_words, gap_ns, sentences, share_rows, stretches
@@ -101,7 +101,7 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
     tell(arguments.json, file, lambda: [*first, *report(file, arguments.top), *others])
 
 
-def report(file: PathFile, top: int) -> list[str | Table]:
+def report(file: PathFile, top: int) -> Lines:
     """Return the report of a rank, with ``top`` lines a table."""
     whole, gains = file.length_ns, file.gains
     head = [
@@ -155,7 +155,7 @@ def _shares(file: PathFile) -> Table:
 
 def _gains(
     top: int, whole: int, title: str, record: type, gains: Sequence[Any], others_ns: int, names: Sequence[str | Column]
-) -> list[str | Table]:
+) -> Lines:
     """Return a table of gains, with what these ``names`` say of each."""
     if not gains:
         return [f"{title}: none gains anything"]
@@ -165,7 +165,7 @@ def _gains(
     return [title, table(shown), f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything"]
 
 
-def _stretches(file: PathFile) -> list[str | Table]:
+def _stretches(file: PathFile) -> Lines:
     """Return the longest runs of the path of one share."""
     title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
     rows = []
@@ -181,7 +181,7 @@ def _stretches(file: PathFile) -> list[str | Table]:
     return [title, Table(rows, align=">><<<")] if rows else [f"{title}: none"]
 
 
-def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
+def report_across(found: CriticalAcross, top: int) -> Lines:
     """Return the report of the path over all ranks, with ``top`` lines a table."""
     whole = found.length_ns
     families = found.families[:top]
@@ -217,7 +217,7 @@ def _head(found: CriticalAcross) -> list[str]:
     return lines + [f"  {line}." for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
 
 
-def _across_shares(found: CriticalAcross) -> list[str | Table]:
+def _across_shares(found: CriticalAcross) -> Lines:
     """Return the shares of the path over all ranks, beside what all of a sort on all ranks would gain."""
     nodes, whole, gain = found.nodes, found.length_ns, None if found.gain_ns is UNSET else found.gain_ns
     gaps_ns = gap_ns(found, [end - start for start, end in zip(nodes.start_ns, nodes.end_ns, strict=True)])
@@ -225,7 +225,7 @@ def _across_shares(found: CriticalAcross) -> list[str | Table]:
     return [Table([*rows], GAINS if gain else GAINS[:2], "<>>>>", indent=0)]
 
 
-def _ranks(found: CriticalAcross) -> list[str | Table]:
+def _ranks(found: CriticalAcross) -> Lines:
     rows = [
         (
             f"{rank.rank}",
@@ -243,7 +243,7 @@ def _ranks(found: CriticalAcross) -> list[str | Table]:
     return [table, f"nothing of the path runs on {where}"] if off else [table]
 
 
-def _hops(found: CriticalAcross, top: int) -> list[str | Table]:
+def _hops(found: CriticalAcross, top: int) -> Lines:
     if not found.hops:
         return ["the path stays on one rank"]
     rows = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.arguments import between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Table, first_few, joined, ms, plain, shortened
+from graphlink.records import Lines, Table, first_few, joined, ms, plain, shortened
 from graphlink.tables import grouped
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def bubbles(arguments: argparse.Namespace) -> int:
         schedules.compare(file, offer, Path(arguments.compare))
         wrote.append(f"wrote {arguments.compare}")
 
-    def text() -> list[str | Table]:
+    def text() -> Lines:
         blocks: list[Sequence[str | Table]] = [
             *report(file, arguments.top),
             *([what_if(file, offer.other)] if offer else []),
@@ -126,7 +126,7 @@ def report(file: Bubbles, top: int) -> list[list[str]]:
     return [block for block in blocks if block]
 
 
-def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
+def what_if(file: Bubbles, offer: Other) -> Lines:
     """Compare what another schedule gives with what was measured, and if it was searched with 1F1B."""
     from msgspec import UNSET
 
@@ -142,7 +142,7 @@ def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
     rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATED]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = sized(offer.stages, offer.microbatches, offer.chunks)
-    lines: list[str | Table] = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
+    lines: Lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
     lines += [f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows]
     lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
     lines.append("    of one microbatch in one rank's share of the model")
@@ -151,7 +151,7 @@ def what_if(file: Bubbles, offer: Other) -> list[str | Table]:
     return [*lines, *(f"  assumed: {plain(text)}" for text in offer.assumed)]
 
 
-def _step(found: StepTime) -> list[str | Table]:
+def _step(found: StepTime) -> Lines:
     """Return the predicted time of a step, what it is made of on each rank, and what it rests on."""
     from msgspec import UNSET
 
@@ -174,7 +174,7 @@ def _step(found: StepTime) -> list[str | Table]:
     ]
 
 
-def _searched(found: Searched) -> list[str | Table]:
+def _searched(found: Searched) -> Lines:
     """Return the memory of each rank, and where it is less idle than with 1F1B."""
     from msgspec import structs
 

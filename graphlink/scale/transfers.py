@@ -9,13 +9,13 @@ one transfer had more than another stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import numpy as np
 
-from graphlink.graph_model import NO_GROUP
+from graphlink.graph_model import NO_GROUP, Groups
 from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.model import F64, I64
 from graphlink.replay.matching import COLLECTIVE, Matched, Messages, messages, shortest_ns
@@ -161,7 +161,7 @@ class Communication:
 def communication(
     work: Workload,
     match: Matched,
-    groups: Mapping[int, Sequence[int]],
+    groups: Groups,
     made: Copies,
     asked: tuple[float | None, float | None],
 ) -> Communication:
