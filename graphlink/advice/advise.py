@@ -24,8 +24,9 @@ from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, step_ns, unmeasured
 from graphlink.replay.changes import Changes
+from graphlink.replay.coupled import followed
 from graphlink.replay.folder import load, load_groups
-from graphlink.replay.machines import gain_pct, play, usual_machine
+from graphlink.replay.machines import ends, gain_pct, play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.selection import Selection
@@ -282,11 +283,13 @@ def _with_gain(
         return replace(without, why_not=problem.what)
     if changed.refused:
         return replace(without, why_not=next(iter(changed.refused.values())).what)
-    after = play(changed.work, groups)
+    after = ends(changed.work, groups)
     if not (before.ran.all() and after.ran.all()):
         return replace(without, why_not=_STUCK)
     gain_ns, after_step_ns = before.total_ns - after.total_ns, step_ns(changed.work, after, records)
-    path = None if unmeasured(changes) or gain_ns <= 0 else critical_path(changed.work, after)
+    banded = gain_ns > 0 and not unmeasured(changes)
+    after = followed(changed.work, after) if banded else after
+    path = critical_path(changed.work, after) if isinstance(after, Played) else None
     titles = [change.title for change in changes.each()]
     options = [part for title in titles for part in title.split(" ", 1)]
     return replace(

@@ -64,15 +64,15 @@ def _last_ns(first: I64, source: I32, kind: U8, wanted: Bool, end_ns: I64) -> tu
     return launched, free
 
 
-def lag_ns(first: I64, kind: U8, launch_ns: I64, stream_ns: I64, sync_ns: I64) -> I64:
-    """Return for each edge (CSR by target) how long after the end of its source its target may begin: ``launch_ns`` of
-    the target over ``launch`` edges, ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns``
-    over ``sync`` edges."""
+def lag_ns(target: I64, kind: U8, launch_ns: I64, stream_ns: I64, sync_ns: I64) -> I64:
+    """Return for each edge how long after the end of its source its target may begin: ``launch_ns`` of the target over
+    ``launch`` edges, ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns`` over ``sync``
+    edges."""
     out = np.zeros(len(kind), np.int64)
-    for block in blocks(first):
-        target, of = block.target, kind[block.edges]
-        host = np.where(of == EdgeKind.LAUNCH, launch_ns[target], np.where(of == EdgeKind.SYNC, sync_ns[target], 0))
-        out[block.edges] = np.where(_DEVICE[of], stream_ns[target], host)
+    of_launch, of_sync = (kind == code for code in (EdgeKind.LAUNCH, EdgeKind.SYNC))
+    for which, ns in ((of_launch, launch_ns), (_DEVICE[kind], stream_ns), (of_sync, sync_ns)):
+        edge = np.flatnonzero(which)
+        out[edge] = ns[target[edge]]
     return out
 
 
@@ -87,4 +87,4 @@ def costs(graph: Graph, end_ns: I64, cost_ns: I64) -> tuple[I64, I64]:
         graph.first, graph.source, graph.edge_kind, graph.launch_latency_ns, end_ns, end_ns - cost_ns, delay
     )
     none = np.zeros_like(cost_ns)
-    return cost_ns - split.explained_ns, lag_ns(graph.first, graph.edge_kind, split.launch_ns, split.stream_ns, none)
+    return cost_ns - split.explained_ns, lag_ns(graph.target, graph.edge_kind, split.launch_ns, split.stream_ns, none)

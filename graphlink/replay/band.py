@@ -24,7 +24,7 @@ from graphlink.model import F64, I32, I64, NOWHERE, Bool
 from graphlink.records import ms, percent
 from graphlink.replay.changes import Changes, TimeChange
 from graphlink.replay.path import ReplayPath, critical_path
-from graphlink.replay.played import Played
+from graphlink.replay.played import Ended, Played
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import Work, Workload
 from graphlink.student import quantile
@@ -112,7 +112,7 @@ def band(
     work: Workload,
     changed: Workload,
     before_ns: int,
-    after: Played,
+    after: Ended,
     path: ReplayPath | None,
     records: Mapping[int, Recorded],
 ) -> Band:
@@ -123,7 +123,7 @@ def band(
     changed program, with its own jitter. So it is as wide as two runs may differ, not as a mean. There is none for
     ``changes`` of kinds whose bands were not measured, and none that reaches down to no time at all.
     """
-    if path is None:
+    if path is None or not isinstance(after, Played):
         count, why = _count(changed, records), unmeasured(changes)
         return Band(level_pct=round(100 * LEVEL), steps=count, unexplained_ns=[], latency_ns=[], why=why)
     steps = _Steps(changed, after, records)
@@ -183,7 +183,7 @@ def unmeasured(changes: Changes) -> str:
     return BOUND if none else ""
 
 
-def step_ns(work: Workload, played: Played, records: Mapping[int, Recorded]) -> float | None:
+def step_ns(work: Workload, played: Ended, records: Mapping[int, Recorded]) -> float | None:
     """Return what a step of a replay takes on average, without the first, which may hold what comes once; None where
     fewer than two are marked."""
     took_ns = _Steps(work, played, records).took_ns
@@ -227,7 +227,7 @@ class _Steps:
     step. ``took_ns``: from the end of the work of one step to that of the next, of all ranks, times what makes that the
     mean of their marks, on the slowest rank, where it is as recorded."""
 
-    def __init__(self, work: Workload, played: Played, records: Mapping[int, Recorded]) -> None:
+    def __init__(self, work: Workload, played: Ended, records: Mapping[int, Recorded]) -> None:
         self.work, self.count = work, _count(work, records)
         self.of_node, self.took_ns = np.zeros(len(work), np.int64), np.zeros(0)
         if self.count > 1:
@@ -252,8 +252,12 @@ class _Steps:
 
     @cached_property
     def equal(self) -> I64:
-        member, name = self.work.member, self.work.names()[0]
-        return codes(member, name, turns(member, name, self.of_node))
+        member, name, kept = self.work.member, self.work.names()[0], self.work.kept
+        known, equal = kept.get("equal", (None, None))
+        if known is not self.of_node:
+            equal = codes(member, name, turns(member, name, self.of_node))
+            kept["equal"] = self.of_node, equal  # the same for all what-ifs
+        return equal
 
 
 def _count(work: Workload, records: Mapping[int, Recorded]) -> int:

@@ -22,7 +22,7 @@ from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, recorded_ns, shortest_ns
-from graphlink.replay.played import NOT_RUN, Played, binding
+from graphlink.replay.played import NOT_RUN, Ended, Played, binding
 from graphlink.replay.workload import Workload
 from graphlink.tables import largest, least, marked, spread
 
@@ -39,8 +39,19 @@ def play_coupled(work: Workload, match: Matched) -> Played:
     Linear in nodes, n log n in edges (one sort).
     """
     took, sent = _took_ns(work, match), _sent(work, match)
-    end = _ends(work, match, took, sent)
-    ran = end != NOT_RUN
+    return followed(work, Ended(_ends(work, match, took, sent), match), took, sent)
+
+
+def ended(work: Workload, match: Matched) -> Ended:
+    """Return when each node ends, and no more, which takes half as long as ``play_coupled``."""
+    return Ended(_ends(work, match, _took_ns(work, match), _sent(work, match)), match)
+
+
+def followed(work: Workload, ends: Ended, took_ns: I64 | None = None, sent: _Sent | None = None) -> Played:
+    """Return ``play_coupled`` where it is known when each node ends."""
+    match, end, ran = ends.match, ends.end_ns, ends.ran
+    took = _took_ns(work, match) if took_ns is None else took_ns
+    sent = sent or _sent(work, match)
     bound = binding(work, end, work.lag_ns)
     rank_begin = match.clock.begin_ns[work.member]
     start = np.maximum(bound.ended_ns, rank_begin)
@@ -59,7 +70,7 @@ def play_coupled(work: Workload, match: Matched) -> Played:
     order = np.lexsort((arrival[member], collective))
     last = spread(len(took), collective[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[collective], NOWHERE)
-    return Played(start, begin, end, bound.dependency, bound.kind, joined, match)
+    return Played(end, match, start, begin, bound.dependency, bound.kind, joined)
 
 
 def _took_ns(work: Workload, match: Matched) -> I64:
@@ -68,6 +79,8 @@ def _took_ns(work: Workload, match: Matched) -> I64:
     Members on the host that nobody is known to have waited for count up to the first end of all, where each waits for
     all; what the shortest of a collective was changed by changes this as much.
     """
+    if not len(match.expected):
+        return np.zeros(0, np.int64)
     took = shortest_ns(match, work.cost_ns - work.fixed_ns)
     on_host = (work.column("device") < 0) & np.isin(work.column("comm_type"), _OF_ALL)
     node = np.flatnonzero((match.code == COLLECTIVE) & on_host)

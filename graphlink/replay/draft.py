@@ -57,7 +57,7 @@ class Draft:
         work = self.work
         explained = np.minimum(self.explained, self.cost)
         wake = np.minimum(self.wake, self.cost - explained)
-        lags = lag_ns(work.first, work.kind, self.launch, self.stream, wake)
+        lags = lag_ns(work.target, work.kind, self.launch, self.stream, wake)
         changed: dict[str, Any] = {
             "cost_ns": self.cost - wake - explained,
             "micros_ns": work.micros_with(self.cost),

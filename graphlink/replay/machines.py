@@ -12,9 +12,9 @@ from graphlink.graph.order import longest_path
 from graphlink.graph_model import Graph
 from graphlink.model import I64
 from graphlink.records import Short
-from graphlink.replay.coupled import play_coupled
-from graphlink.replay.matching import matched, unmatched
-from graphlink.replay.played import Played
+from graphlink.replay.coupled import ended, play_coupled
+from graphlink.replay.matching import Matched, matched, unmatched
+from graphlink.replay.played import Ended, Played
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import Workload
 
@@ -31,6 +31,17 @@ def play(
     machine = machine or usual_machine(len(work.ranks))
     if machine not in JOINED:
         return play_slots(work, None) if machine == ASTRA_SIM else play_ideal(work)
+    match = _matched(work, groups, together=together)
+    return play_slots(work, match) if machine == RANKS else play_coupled(work, match)
+
+
+def ends(work: Workload, groups: Mapping[int, Sequence[int]]) -> Ended:
+    """Return when each node ends in ``play``, of which ``followed`` makes the rest."""
+    alone = usual_machine(len(work.ranks)) == IDEAL
+    return ended(work, _alone(work) if alone else _matched(work, groups))
+
+
+def _matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Matched:
     name, match = f"{together} {groups}", None
     as_recorded = not work.gone.any() and bool((work.source < work.target).all())  # then what matches hangs on no edge
     if as_recorded:
@@ -38,7 +49,7 @@ def play(
     if match is None:
         match = matched(work, groups, together=together)
         work.kept.update({name: match} if as_recorded else {})
-    return play_slots(work, match) if machine == RANKS else play_coupled(work, match)
+    return match
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,7 +88,12 @@ def play_ideal(work: Workload) -> Played:
     """Replay the longest path through ``work.cost_ns``: no rank waits for others. Ids may stand in any order; nodes in
     and after a cycle do not run. Linear.
     """
-    return play_coupled(work, work.of_edges("ideal", lambda: unmatched(work)))
+    return play_coupled(work, _alone(work))
+
+
+def _alone(work: Workload) -> Matched:
+    match: Matched = work.of_edges("ideal", lambda: unmatched(work))
+    return match
 
 
 def error_pct(replayed_ns: int, measured_ns: int) -> float:

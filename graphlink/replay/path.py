@@ -59,7 +59,7 @@ def _walk(dependency: I32, played: Played) -> tuple[I32, Bool]:
     """Return the nodes of the path, from its end back to its start, and at which of them it goes on with what the node
     joined.
     """
-    held, joined = dependency.tolist(), played.joined.tolist()
+    held, joined = memoryview(dependency), memoryview(played.joined)
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     nodes: list[int] = []
     flags: list[bool] = []
@@ -83,7 +83,7 @@ def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
     if lags is None:
         split = delays(work, played.end_ns, played.start_ns)
         fixed_ns = np.maximum(fixed_ns - split.explained_ns, 0)
-        lags = lag_ns(work.first, work.kind, split.launch_ns, split.stream_ns, np.zeros_like(fixed_ns))
+        lags = lag_ns(work.target, work.kind, split.launch_ns, split.stream_ns, np.zeros_like(fixed_ns))
     bound = binding(work, played.end_ns, lags)
     return bound._replace(ended_ns=np.where(bound.dependency == NOWHERE, played.start_ns, bound.ended_ns)), fixed_ns
 

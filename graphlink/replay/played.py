@@ -36,22 +36,12 @@ def held_word(kind: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Played(Short):
-    """One entry per node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
+class Ended(Short):
+    """When each node ended, ns from 0, ``NOT_RUN`` for nodes that could not run, and the communication that was
+    replayed."""
 
-    A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the
-    node that had its slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits
-    for the others and a receive that waits for its send; ``joined`` is then the member that came last, or the send.
-    """
-
-    start_ns: I64
-    begin_ns: I64
     end_ns: I64
-    held_by: I32
-    held_kind: U8
-    joined: I32  # NOWHERE where the node began as it started
-    match: Matched  # the communication that was replayed
-    has_lags: bool = True  # launch latency can run beside the stream; not on machines with slots
+    match: Matched
 
     @property
     def rank_begin_ns(self) -> I64:
@@ -65,6 +55,23 @@ class Played(Short):
     @property
     def ran(self) -> Bool:
         return np.asarray(self.end_ns != NOT_RUN)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Played(Ended):
+    """One entry per node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in all times.
+
+    A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the
+    node that had its slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits
+    for the others and a receive that waits for its send; ``joined`` is then the member that came last, or the send.
+    """
+
+    start_ns: I64
+    begin_ns: I64
+    held_by: I32
+    held_kind: U8
+    joined: I32  # NOWHERE where the node began as it started
+    has_lags: bool = True  # launch latency can run beside the stream; not on machines with slots
 
 
 class Binding(NamedTuple):

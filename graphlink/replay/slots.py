@@ -38,7 +38,7 @@ def play_slots(work: Workload, match: Matched | None = None) -> Played:
     held = np.where(waited, np.array(run.before, np.int64), bound.dependency).astype(np.int32)
     kind = np.where(waited, SLOT, bound.kind).astype(np.uint8)
     joined = np.array(run.joined, np.int32)
-    return Played(start, begin, end, held, kind, joined, match, has_lags=False)
+    return Played(end, match, start, begin, held, kind, joined, has_lags=False)
 
 
 def matched_costs(work: Workload, match: Matched) -> tuple[I64, I64]:

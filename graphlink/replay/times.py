@@ -21,6 +21,7 @@ from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.tables import numbered_rows
 
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
@@ -163,10 +164,14 @@ def launches(work: Workload) -> I64:
     """Count the launch calls that each host node makes: its ``launch`` edges, those of one graph launch (equal
     correlation) once.
     """
+    return np.asarray(work.of_edges("launches", lambda: _launches_of(work)))
+
+
+def _launches_of(work: Workload) -> I64:
     target, launch = work.target, np.flatnonzero(work.kind == EdgeKind.LAUNCH)
     call, node = work.column("correlation")[target[launch]], work.source[launch].astype(np.int64)
     unknown = call == 0
-    calls = np.unique(np.stack([node[~unknown], call[~unknown]], axis=1), axis=0)
+    calls, _ = numbered_rows(node[~unknown], call[~unknown])
     per_call = np.bincount(calls[:, 0], minlength=len(work))
     return per_call + np.bincount(node[unknown & (work.work[target[launch]] != Work.DELAY)], minlength=len(work))
 

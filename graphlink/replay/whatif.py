@@ -71,7 +71,9 @@ def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[in
             done.append(change_times(draft, selection, change))
         elif isinstance(change, WaitChange):
             done.append(change_wait(draft, selection, change))
-    out = draft.workload()
+    if not done and not selection.still:
+        selection.still.append(draft.workload())
+    out = draft.workload() if done else selection.still[0]
     for change in changes:
         if isinstance(change, GraphChange):
             out, made = as_graphs(out, selection, change)

@@ -106,16 +106,24 @@ class Workload(Short):
         return target
 
     def per_file(self, column_of: Callable[[Graph], NDArray[Any]]) -> NDArray[Any]:
-        """Return a column of all nodes: ``column_of`` gives that of a file, in its order."""
-        files = zip(self.files, self.bounds, strict=True)
-        parts = [column_of(file)[self.position[low:high]] for file, (low, high) in files]
+        """Return a column of all nodes, which nobody may change: ``column_of`` gives that of a file, in its order."""
+        if "in order" not in self.kept:  # ids of most files ascend
+            places = [self.position[low:high] for low, high in self.bounds]
+            self.kept["in order"] = [bool((place[1:] > place[:-1]).all()) for place in places]
+        files = zip(self.files, self.bounds, self.kept["in order"], strict=True)
+        parts = [
+            column_of(file) if in_order else column_of(file)[self.position[low:high]]
+            for file, (low, high), in_order in files
+        ]
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def column(self, name: str) -> I64:
         """Return the integer column ``name`` of ``Graph``, one entry per node, which nobody may change."""
         column = self.kept.get(name)
         if column is None:
-            column = self.per_file(lambda file: file.integers(name)).astype(np.int64)
+            column = self.per_file(lambda file: file.integers(name)).astype(np.int64, copy=False).view()
             column.flags.writeable = False
             if len(self.files) > 1:  # else it is made as quickly as it is read
                 self.kept[name] = column
@@ -127,9 +135,12 @@ class Workload(Short):
         return self.per_file(lambda file: _named(file, lambda name: name.endswith(PART)))
 
     def names(self) -> tuple[I64, list[str]]:
-        """Return the family of every node as a position in a list of different names."""
-        code: dict[str, int] = {}
-        return self.per_file(lambda file: families_of(file, code)), [*code]
+        """Return the family of every node, which nobody may change, as a position in a list of different names."""
+        if "names" not in self.kept:
+            code: dict[str, int] = {}
+            self.kept["names"] = self.per_file(lambda file: families_of(file, code)), [*code]
+        names: tuple[I64, list[str]] = self.kept["names"]
+        return names
 
     def before_what(self, nodes: I64 | I32, ns: I64) -> list[str]:
         """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does
