@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from graphlink.advice.uneven import aside, pauses, stragglers, uneven
 from graphlink.graph_model import NodeType
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms, percent, shares_words
+from graphlink.replay.buckets import turns_of
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.spans import overlap_ns, union
@@ -177,7 +179,10 @@ def _buckets(run: Outputs) -> Iterator[Candidate]:
     sizes = run.work.column("comm_size")[run.work.work == Work.COMM]
     if 100 * exposed_ns < sum(rank.replay.measured_ns for rank in ranks_of(run)) or not len(sizes):
         return
-    for times in _JOINED:
+    series = [turns for _, series in turns_of(run.work, BucketChange(join=_JOINED[0])).values() for turns in series]
+    for fewer, times in pairwise((0, *_JOINED)):
+        if fewer and fewer >= max(map(len, series), default=0):
+            return  # they would be the same buckets
         yield Candidate(
             Advice(
                 kind="exposed_communication",

@@ -4,6 +4,7 @@ late.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from graphlink.tables import marked, numbered_rows, spread, sums
 PYTHON: Final = "Python between ops"
 
 
+@lru_cache(1 << 16)
 def family_of(name: str) -> str:
     """Return what people read for the name of a host node: the op of its parts; of the mark of a step, what its own
     time is.

@@ -75,7 +75,7 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
         UsageError: no group has gradients in several collectives of a step, all are of that size, or what another size
             takes is not known.
     """
-    turns = _turns(work, change)
+    turns = turns_of(work, change)
     if not turns:
         raise UsageError(
             f"{change.title}: no group reduces gradients in several collectives that nobody waits for before the last",
@@ -106,6 +106,13 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
     out = edit.workload()
     grown_ns = int((out.cost_ns - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {'; '.join(notes)}", edit.changed, grown_ns)
+
+
+def turns_of(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I64], list[range]]]:
+    """Return ``_turns``, of all groups once for all what-ifs."""
+    turns: dict[_Key, tuple[dict[int, I64], list[range]]]
+    turns = _turns(work, change) if change.group is not None else work.of_edges("turns", lambda: _turns(work, change))
+    return turns
 
 
 def _turns(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I64], list[range]]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -243,13 +244,18 @@ def names_found(work: Workload, pattern: UserPattern | re.Pattern[str], *, famil
     looked at once.
     """
 
+    @cache  # ranks have the same names
+    def by_name(name: str) -> bool:
+        return pattern.search(name) is not None
+
+    @cache
     def by_family(name: str) -> bool:
         family = family_of(name)
         return family != name and pattern.search(family) is not None
 
     def found(file: Graph) -> Bool:
-        by_name = _named(file, lambda name: pattern.search(name) is not None)
-        return by_name | (file.host & _named(file, by_family)) if families else by_name
+        named = _named(file, by_name)
+        return named | (file.host & _named(file, by_family)) if families else named
 
     return work.per_file(found).astype(np.bool_)
 
