@@ -253,11 +253,9 @@ class _Steps:
     @cached_property
     def equal(self) -> I64:
         member, name, kept = self.work.member, self.work.names()[0], self.work.kept
-        known, equal = kept.get("equal", (None, None))
-        if known is not self.of_node:
-            equal = codes(member, name, turns(member, name, self.of_node))
-            kept["equal"] = self.of_node, equal  # the same for all what-ifs
-        return equal
+        if kept.get("equal", (None,))[0] is not self.of_node:  # else the same as in another what-if
+            kept["equal"] = self.of_node, codes(member, name, turns(member, name, self.of_node))
+        return np.asarray(kept["equal"][1])
 
 
 def _count(work: Workload, records: Mapping[int, Recorded]) -> int:

@@ -59,7 +59,7 @@ def _walk(dependency: I32, played: Played) -> tuple[I32, Bool]:
     """Return the nodes of the path, from its end back to its start, and at which of them it goes on with what the node
     joined.
     """
-    held, joined = memoryview(dependency), memoryview(played.joined)
+    held, joined = dependency.tolist(), played.joined.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     nodes: list[int] = []
     flags: list[bool] = []

@@ -137,11 +137,10 @@ class Workload(Short):
 
     def names(self) -> tuple[I64, list[str]]:
         """Return the family of every node, which nobody may change, as a position in a list of different names."""
+        code: dict[str, int] = self.kept.setdefault("families", {})
         if "names" not in self.kept:
-            code: dict[str, int] = {}
-            self.kept["names"] = self.per_file(lambda file: families_of(file, code)), [*code]
-        names: tuple[I64, list[str]] = self.kept["names"]
-        return names
+            self.kept["names"] = self.per_file(lambda file: families_of(file, code))
+        return self.kept["names"], [*code]
 
     def before_what(self, nodes: I64 | I32, ns: I64) -> list[str]:
         """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does
