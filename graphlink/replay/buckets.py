@@ -110,9 +110,7 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
 
 def turns_of(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I64], list[range]]]:
     """Return ``_turns``, of all groups once for all what-ifs."""
-    turns: dict[_Key, tuple[dict[int, I64], list[range]]]
-    turns = _turns(work, change) if change.group is not None else work.of_edges("turns", lambda: _turns(work, change))
-    return turns
+    return _turns(work, change) if change.group is not None else work.of_edges("turns", lambda: _turns(work, change))
 
 
 def _turns(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I64], list[range]]]:

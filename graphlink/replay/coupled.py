@@ -38,8 +38,7 @@ def play_coupled(work: Workload, match: Matched) -> Played:
 
     Linear in nodes, n log n in edges (one sort).
     """
-    took, sent = _took_ns(work, match), _sent(work, match)
-    return followed(work, Ended(_ends(work, match, took, sent), match), took, sent)
+    return followed(work, ended(work, match))
 
 
 def ended(work: Workload, match: Matched) -> Ended:
@@ -47,11 +46,10 @@ def ended(work: Workload, match: Matched) -> Ended:
     return Ended(_ends(work, match, _took_ns(work, match), _sent(work, match)), match)
 
 
-def followed(work: Workload, ends: Ended, took_ns: I64 | None = None, sent: _Sent | None = None) -> Played:
+def followed(work: Workload, ends: Ended) -> Played:
     """Return ``play_coupled`` where it is known when each node ends."""
     match, end, ran = ends.match, ends.end_ns, ends.ran
-    took = _took_ns(work, match) if took_ns is None else took_ns
-    sent = sent or _sent(work, match)
+    took, sent = _took_ns(work, match), _sent(work, match)
     bound = binding(work, end, work.lag_ns)
     rank_begin = match.clock.begin_ns[work.member]
     start = np.maximum(bound.ended_ns, rank_begin)
@@ -172,7 +170,7 @@ def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
     """
     if not (match.code.any() or match.clock.begin_ns.any() or np.any(work.source >= work.target)):
         return longest_path(work.first, work.source, work.cost_ns, work.lag_ns, work.chains)
-    joint: _Joint = work.of_edges(f"joint {id(match)}", lambda: (match, _joint(work, match, sent)))[1]
+    joint = work.of_edges(f"joint {id(match)}", lambda: (match, _joint(work, match, sent)))[1]
     chains, cost, collective = work.chains, work.cost_ns.copy(), match.code == COLLECTIVE
     behind_ns = chains.behind_ns(cost, work.lag_ns)
     cost[sent.send] = work.fixed_ns[sent.send] + sent.sent_ns

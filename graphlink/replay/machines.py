@@ -37,8 +37,7 @@ def play(
 
 def ends(work: Workload, groups: Mapping[int, Sequence[int]]) -> Ended:
     """Return when each node ends in ``play``, of which ``followed`` makes the rest."""
-    alone = usual_machine(len(work.ranks)) == IDEAL
-    return ended(work, _alone(work) if alone else _matched(work, groups))
+    return ended(work, _matched(work, groups) if len(work.ranks) > 1 else _alone(work))
 
 
 def _matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Matched:
@@ -92,8 +91,7 @@ def play_ideal(work: Workload) -> Played:
 
 
 def _alone(work: Workload) -> Matched:
-    match: Matched = work.of_edges("ideal", lambda: unmatched(work))
-    return match
+    return work.of_edges("ideal", lambda: unmatched(work))
 
 
 def error_pct(replayed_ns: int, measured_ns: int) -> float:

@@ -164,7 +164,7 @@ def launches(work: Workload) -> I64:
     """Count the launch calls that each host node makes: its ``launch`` edges, those of one graph launch (equal
     correlation) once.
     """
-    return np.asarray(work.of_edges("launches", lambda: _launches_of(work)))
+    return work.of_edges("launches", lambda: _launches_of(work))
 
 
 def _launches_of(work: Workload) -> I64:

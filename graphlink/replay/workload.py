@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
 from graphlink.tables import begins, counted_from, spread
+
+
+_Made = TypeVar("_Made")
 
 
 class Slot(IntEnum):
@@ -103,8 +106,7 @@ class Workload(Short):
     @property
     def target(self) -> I64:
         """Return the node that waits, of every edge."""
-        target: I64 = self.of_edges("target", lambda: np.repeat(np.arange(len(self)), np.diff(self.first)))
-        return target
+        return self.of_edges("target", lambda: np.repeat(np.arange(len(self)), np.diff(self.first)))
 
     def per_file(self, column_of: Callable[[Graph], NDArray[Any]]) -> NDArray[Any]:
         """Return a column of all nodes, which nobody may change: ``column_of`` gives that of a file, in its order."""
@@ -137,10 +139,8 @@ class Workload(Short):
 
     def names(self) -> tuple[I64, list[str]]:
         """Return the family of every node, which nobody may change, as a position in a list of different names."""
-        code: dict[str, int] = self.kept.setdefault("families", {})
-        if "names" not in self.kept:
-            self.kept["names"] = self.per_file(lambda file: families_of(file, code))
-        return self.kept["names"], [*code]
+        code: dict[str, int] = {}
+        return self.of_edges("names", lambda: (self.per_file(lambda file: families_of(file, code)), [*code]))
 
     def before_what(self, nodes: I64 | I32, ns: I64) -> list[str]:
         """Return before what most of the time of the delay nodes among ``nodes`` lies, as ``families.before_what`` does
@@ -180,7 +180,7 @@ class Workload(Short):
         """Return the workload with other costs."""
         return replace(self, cost_ns=cost_ns, micros_ns=self.micros_with(cost_ns))
 
-    def of_edges(self, what: str, make: Callable[[], Any]) -> Any:
+    def of_edges(self, what: str, make: Callable[[], _Made]) -> _Made:
         """Return what ``make`` makes of the edges, once for all workloads that have them, with whatever times."""
         kept = self.kept
         first, source = kept.setdefault("", (self.first, self.source))
@@ -188,13 +188,13 @@ class Workload(Short):
             return make()
         if what not in kept:
             kept[what] = make()
-        return kept[what]
+        made: _Made = kept[what]
+        return made
 
     @property
     def chains(self) -> Chains:
         """Return the chains of the nodes, communication apart."""
-        chains: Chains = self.of_edges("chains", lambda: Chains(self.first, self.source, self.work == Work.COMM))
-        return chains
+        return self.of_edges("chains", lambda: Chains(self.first, self.source, self.work == Work.COMM))
 
     def lags(self) -> I64:
         """Return the lag of every edge."""
