@@ -288,8 +288,7 @@ def _with_gain(
         return replace(without, why_not=_STUCK)
     gain_ns, after_step_ns = before.total_ns - after.total_ns, step_ns(changed.work, after, records)
     banded = gain_ns > 0 and not unmeasured(changes)
-    after = followed(changed.work, after) if banded else after
-    path = critical_path(changed.work, after) if isinstance(after, Played) else None
+    path = critical_path(changed.work, after := followed(changed.work, after)) if banded else None
     titles = [change.title for change in changes.each()]
     options = [part for title in titles for part in title.split(" ", 1)]
     return replace(

@@ -135,9 +135,7 @@ def _past(work: Workload, edges: Edges, gone: Bool) -> Edges:
     between = np.isin(edges.kind, ON_DEVICE)
     into = np.flatnonzero(gone[edges.target] & between)
     before: dict[int, dict[int, int]] = {}  # node -> the last op of each stream that it waits for
-    ops = np.unique(edges.source[into])
-    of_ops = codes(*(column[ops] for column in (work.member, work.column("device"), work.column("stream"))))
-    stream = dict(zip(ops.tolist(), of_ops.tolist(), strict=True))
+    stream = codes(work.member, work.column("device"), work.column("stream")).tolist()
     for target, source in zip(edges.target[into].tolist(), edges.source[into].tolist(), strict=True):
         last = before.setdefault(target, {})
         for op in before.get(source, {}).values() if gone[source] else (source,):

@@ -41,14 +41,12 @@ class NodeOperations:
 @dataclass(frozen=True)
 class Selection:
     """Chooses nodes of ``work``; ``operations`` by rank, of the ranks whose operations were recorded; ``others``: runs
-    that were read to compare with, by folder and ranks; ``recorder_ns``: what recording costs each rank, if known;
-    ``still``: the workload of a what-if without changes, once it is known."""
+    that were read to compare with, by folder and ranks; ``recorder_ns``: what recording costs each rank, if known."""
 
     work: Workload
     operations: Mapping[int, NodeOperations] = field(default_factory=dict)
     others: dict[tuple[str, tuple[int, ...]], Selection] = field(default_factory=dict)
     recorder_ns: Mapping[int, int] = field(default_factory=dict)
-    still: list[Workload] = field(default_factory=list)
 
     def nodes(self, wanted: Selector) -> Bool:
         """Return the nodes that are chosen. Linear; each name and path is looked at once.

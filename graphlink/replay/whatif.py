@@ -71,9 +71,7 @@ def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[in
             done.append(change_times(draft, selection, change))
         elif isinstance(change, WaitChange):
             done.append(change_wait(draft, selection, change))
-    if not done and not selection.still:
-        selection.still.append(draft.workload())
-    out = draft.workload() if done else selection.still[0]
+    out = draft.workload()
     for change in changes:
         if isinstance(change, GraphChange):
             out, made = as_graphs(out, selection, change)

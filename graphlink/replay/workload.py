@@ -25,7 +25,6 @@ from graphlink.patterns import UserPattern
 from graphlink.records import Short
 from graphlink.tables import begins, counted_from, spread
 
-
 _Made = TypeVar("_Made")
 
 
