@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
+from graphlink.replay.buckets import turns_of
 from graphlink.replay.changes import BucketChange, Changes
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.folder import graph_files, load, load_groups
@@ -65,6 +66,10 @@ def test_joined_buckets_take_what_they_take_in_a_run_with_them(tmp_path: Path, s
         single = cluster(seed)
         (one, groups), (two, _) = graphs(tmp_path, single), graphs(tmp_path, replace(single, bucket_layers=2))
         assert total_ns(one, groups) < total_ns(two, groups)
+        whole = max(len(turns) for _, series in turns_of(one, BucketChange(join=2)).values() for turns in series)
+        all_joined, more = (changed(one, groups, BucketChange(join=join)).work for join in (max(whole, 2), 2 * whole))
+        assert [*all_joined.cost_ns] == [*more.cost_ns]  # so advice tries no more than are there
+        assert [*all_joined.source] == [*more.source]
         errors.append(
             100 * (total_ns(changed(one, groups, BucketChange(join=2)).work, groups) / total_ns(two, groups) - 1)
         )
