@@ -44,6 +44,16 @@ def keep_freed() -> None:
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
+def give_back() -> None:
+    """Give the system what ``keep_freed`` kept: where a process is forked, both would write into it, and have it
+    twice.
+    """
+    with suppress(AttributeError, ImportError, OSError, TypeError):  # as above
+        import ctypes
+
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent``, which started it, is killed or ends; at once if it has
     already.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphlink.engine.memory import workers
-from graphlink.process import die_with_parent
+from graphlink.process import die_with_parent, give_back
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -48,6 +48,7 @@ def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[]
         return
     import multiprocessing
 
+    give_back()
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=_do, args=(work, there, os.getpid()), daemon=True)
