@@ -30,7 +30,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.kinds import PACKET
 from graphlink.read.pftrace_rows import BEGIN, END, MESSAGES, Rows
 from graphlink.read.source import Source, open_source
-from graphlink.tables import lookup, successive
+from graphlink.tables import how_many, lookup, successive
 
 _BATCH_BYTES: Final = 1 << 18
 _MAX_PACKET_BYTES: Final = 64 << 20  # the one with all names is the longest
@@ -232,7 +232,7 @@ class _Times:
             begins, ends = _nested(when, track, begin)
         out = np.full(len(when), -1, np.int64)
         out[begins] = when[ends] - when[begins]
-        return out[begin], int(np.count_nonzero(~begin)) - len(ends)
+        return out[begin], how_many(~begin) - len(ends)
 
     def waits(self, rows: Rows) -> Iterator[bytes]:
         """Yield what rows of a GPU waited for as flows: from the end of the one to the start of the other."""

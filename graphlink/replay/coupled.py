@@ -20,7 +20,7 @@ from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.graph.order import longest_path, passed
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.commtypes import CollectiveType
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import EMPTY, I64, NOWHERE, Bool
 from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Ended, Played, binding
 from graphlink.replay.workload import Workload
@@ -78,7 +78,7 @@ def _took_ns(work: Workload, match: Matched) -> I64:
     all; what the shortest of a collective was changed by changes this as much.
     """
     if not len(match.expected):
-        return np.zeros(0, np.int64)
+        return EMPTY
     took = shortest_ns(match, work.cost_ns - work.fixed_ns)
     on_host = (work.column("device") < 0) & np.isin(work.column("comm_type"), _OF_ALL)
     node = np.flatnonzero((match.code == COLLECTIVE) & on_host)

@@ -34,7 +34,7 @@ from graphlink.replay.machines import play, play_ideal
 from graphlink.replay.played import Played
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import begins, codes, marked, skipped, spread
+from graphlink.tables import begins, codes, how_many, marked, skipped, spread
 
 # how often all batches that are asked for are replaced before the state counts as that of a long run
 SETTLED: Final = 64
@@ -113,7 +113,7 @@ def with_workers(
     if not all(map(np.array_equal, took_ns, bare_ns)):
         what += "; ops of workers without what recording cost them"
     grown_ns = int((out.cost_ns - work.cost_ns).sum())
-    return out, made(change.kind, f"{change.done}: {what}", int(np.count_nonzero(moving.moved)), grown_ns)
+    return out, made(change.kind, f"{change.done}: {what}", how_many(moving.moved), grown_ns)
 
 
 def _moving(work: Workload) -> _Moving:

@@ -34,7 +34,7 @@ from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, 
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
 from graphlink.replay.workload import DELAY_NAME, Work, Workload, has_times, measured_ns, workload
-from graphlink.tables import sums
+from graphlink.tables import how_many, sums
 from graphlink.wings import node_operations
 
 TOP_PLACES: Final = 10
@@ -257,7 +257,7 @@ def _ranks(work: Workload, played: Played) -> Iterator[RankEntry]:
         begin_ns = int(played.rank_begin_ns[i])
         replayed_ns = int(played.end_ns[low:high].max(initial=begin_ns)) - begin_ns
         measured = measured_ns(file)
-        ran = int(np.count_nonzero(played.ran[low:high]))
+        ran = how_many(played.ran[low:high])
         finished = ran == len(file.id)
         yield RankEntry(
             rank=rank,
@@ -278,7 +278,7 @@ def _path(work: Workload, path: ReplayPath) -> PathEntry:
         work_ns=work_ns,
         gap_share=share(work_ns["gap"], path.length_ns),
         delay_share=share(work_ns["delay"], path.length_ns),
-        slot_waits=int(np.count_nonzero(path.kind == SLOT)),
+        slot_waits=how_many(path.kind == SLOT),
         top=families(work, path, TOP_FAMILIES),
     )
 

@@ -14,7 +14,7 @@ from graphlink.graph.families import PYTHON, late_ops
 from graphlink.graph.latency import Delayed
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.step_cut import Steps
-from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import first_few, in_function
 from graphlink.replay.changes import SORTS, Selector
@@ -123,7 +123,7 @@ class Selection:
         """Return (op, delay node) of each delay node that delays an op."""
         work = self.work
         delay = np.flatnonzero(work.work == Work.DELAY)
-        ops = [np.zeros(0, np.int64)]
+        ops = [EMPTY]
         for member, file in enumerate(work.files):
             ops.append(late_ops(file, work.position[delay[work.member[delay] == member]]))
         position = np.concatenate(ops)

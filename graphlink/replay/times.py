@@ -21,7 +21,7 @@ from graphlink.replay.draft import Draft
 from graphlink.replay.records import Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import numbered_rows
+from graphlink.tables import how_many, numbered_rows
 
 QUICKEST: Final = 0.1  # of the ops with one launch: what others take more is their own work
 EVEN_SORTS: Final = (Work.HOST, Work.KERNEL)  # of a rank that is to be as the others, if no sort is chosen
@@ -64,7 +64,7 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
         nodes, note = _taken_over(draft, selection, change, nodes)
     if staged_ns := _stage(draft, copies, was_ns, nodes):
         note += f", {staged_ns / 1e6:+,.3f} ms of it in calls that stage them"
-    count, ns = int(np.count_nonzero(nodes | delayed)), int(draft.cost.sum()) - before
+    count, ns = how_many(nodes | delayed), int(draft.cost.sum()) - before
     return made(change.kind, f"{change.done}: {count:,} nodes, {ns / 1e6:+,.3f} ms of work{note}", count, ns)
 
 
@@ -104,7 +104,7 @@ def _add(draft: Draft, nodes: Bool, ns: int) -> tuple[Bool, str]:
     own = draft.cost[rows] - draft.fixed[rows] + ns
     draft.set_own(rows, np.maximum(own, 0))
     draft.explained[rows] = np.minimum(draft.explained[rows], draft.cost[rows])
-    return nodes, _cut_short(int(np.count_nonzero(own < 0)))
+    return nodes, _cut_short(how_many(own < 0))
 
 
 def _capped(draft: Draft, nodes: Bool, delayed: Bool, most_ns: int) -> Bool:
@@ -182,7 +182,7 @@ def _launches(draft: Draft, selection: Selection, change: TimeChange, launch_ns:
         raise UsageError(f"{change.title}: no launch there", todo="choose host ops that launch device ops")
     more = np.maximum(count * launch_ns, -draft.cost)
     draft.cost += more
-    nodes, note = int(np.count_nonzero(count)), _cut_short(int(np.count_nonzero(more != count * launch_ns)))
+    nodes, note = how_many(count), _cut_short(how_many(more != count * launch_ns))
     what = f"{change.done}: {int(count.sum()):,} in {nodes:,} host nodes{note}"
     return made(change.kind, what, nodes, int(more.sum()))
 

@@ -20,7 +20,7 @@ from graphlink.graph.latency import Delayed, delayed
 from graphlink.graph.order import Chains
 from graphlink.graph.write_et import micros
 from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
 from graphlink.tables import begins, counted_from, spread
@@ -119,7 +119,7 @@ class Workload(Short):
         ]
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return np.concatenate(parts) if parts else EMPTY
 
     def column(self, name: str) -> I64:
         """Return the integer column ``name`` of ``Graph``, one entry per node, which nobody may change."""
