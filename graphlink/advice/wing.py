@@ -13,7 +13,7 @@ from graphlink.wings import Verb, Wing
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
 
-MOST_NODES: Final = 20_000  # of a run that is replayed for its first screen: more would take more than a second
+MOST_NODES: Final = 50_000  # of a run that is replayed for its first screen: more would take more than a second
 
 
 class _Advice(Wing):
