@@ -13,7 +13,7 @@ from graphlink.wings import Verb, Wing
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
 
-MOST_NODES: Final = 50_000  # of a run that is replayed for its first screen: more would take more than a second
+MOST_NODES: Final = 50_000  # of a run that is replayed for its first screen, which takes about a second
 
 
 class _Advice(Wing):
@@ -44,7 +44,7 @@ class _Advice(Wing):
         if not folder or not nodes:
             return ()
         if nodes > MOST_NODES:
-            why = f"not computed for this screen: to replay {nodes:,} nodes takes more than a second"
+            why = f"not computed for this screen, which replays no more than {MOST_NODES:,} nodes: there are {nodes:,}"
             return ["", Table([("saves most", why), ("do", f"graphlink advice {shlex.quote(folder)}")])]
         try:
             return first_lines(Run(Path(folder)).advice(), folder)
