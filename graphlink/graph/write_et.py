@@ -18,7 +18,7 @@ from graphlink.graph.read_et import frames
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import begins, codes, distinct, nowhere, numbered_rows, spread, tuples
+from graphlink.tables import begins, codes, nowhere, numbered_rows, numbered_values, spread, tuples, values_at
 
 BLOCK: Final = 4_096  # nodes encoded at a time
 # columns that are written behind the others, in this order
@@ -85,13 +85,12 @@ def global_metadata(metadata: Metadata) -> bytes:
 def node_blocks(graph: Graph) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
     ios, schemas, text_row = _host_texts(graph)
-    calls, of_few, columns = _sync_calls(graph), comm_bytes(graph), _int_columns(graph)
+    calls, of_few = _sync_calls(graph), comm_bytes(graph)
     for node, text in _text_columns(graph).items():
         of_few[node] = of_few.get(node, b"") + text
     calling, few = sorted(calls), sorted(of_few)
     for part, heads, tails in node_fields(graph):
-        own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
-        ints = attr.int_attributes([*own, *_open_columns(graph, part)], graph.host[part])
+        ints = attr.int_attributes([*_int_columns(graph, part), *_open_columns(graph, part)], graph.host[part])
         rows = text_row[part]
         ends = schemas[rows].tolist()
         _add(tails, part, calling, calls)
@@ -109,17 +108,16 @@ def node_fields(graph: Graph) -> Iterator[tuple[slice, tuple[list[bytes], ...], 
     """Yield what nodes say of themselves and their dependencies, some thousands at a time: which they are, of their
     messages what stands before inputs, id to duration, and ``is_cpu_op`` and ``dep_kinds``, all as one entry a node.
     """
-    start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
+    duration_us = micros(graph)
     kinds = graph.edge_kind.astype(np.uint8).tobytes()
-    key = graph.name.astype(np.int64) << 8 | graph.type
-    keys, of_node = distinct(key), codes(key)
+    keys, of_node = numbered_values(graph.name.astype(np.int64) << 8 | graph.type)
     named = np.array(
         [pb.Node(name=graph.strings[key >> 8], type=key & 255).SerializeToString() for key in keys.tolist()], object
     )
     for low in range(0, len(graph.name), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.name)))
         count, first = part.stop - low, graph.first[low : part.stop + 1]
-        caller, start, duration = graph.caller[part], start_us[part], duration_us[part]
+        caller, start, duration = graph.caller[part], (graph.start_ns[part] + 500) // 1000, duration_us[part]
         id_, of_caller, sources = (
             np.add(nodes, graph.first_id, dtype=np.int64)
             for nodes in (np.arange(low, part.stop), caller, graph.source[first[0] : first[-1]])
@@ -151,16 +149,16 @@ def micros(graph: Graph) -> I64:
     """
     if graph.read is not None:
         return graph.read.duration_micros
-    major, minor = lanes(graph)
-    host = graph.host
-    order = np.lexsort((minor, major, host))  # stable: node order stays inside a thread or stream
+    lane = codes(graph.host, *lanes(graph))
+    order = np.argsort(lane.astype(np.min_scalar_type(lane.max(initial=0))), kind="stable")  # node order stays inside
+    starts = np.flatnonzero(begins(lane[order]))
     total = np.cumsum(graph.cost_ns[order])
-    first = begins(major[order], minor[order], host[order])
-    starts = np.flatnonzero(first)
-    before = np.where(starts > 0, total[starts - 1], 0) if len(starts) else starts
-    within = total - np.repeat(before, np.diff(np.append(starts, len(order))))
-    rounded = (within + 500) // 1000
-    return spread(len(order), order, np.where(first, rounded, rounded - np.roll(rounded, 1)))
+    before = np.append(0, total[starts[1:] - 1])[: len(starts)]
+    total -= np.repeat(before, np.diff(np.append(starts, len(order))))
+    total = (total + 500) // 1000
+    own = np.diff(total, prepend=0)
+    own[starts] = total[starts]
+    return spread(len(order), order, own)
 
 
 @lru_cache(maxsize=4096)
@@ -204,52 +202,55 @@ def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
     return io, attr.text("op_schema", words[4])
 
 
-def _int_columns(graph: Graph) -> list[attr.IntColumn]:
-    """Return the ``int64_val`` attributes of CONTRACT.md, but those of communication."""
-    host = graph.host
+def _int_columns(graph: Graph, part: slice) -> list[attr.IntColumn]:
+    """Return the ``int64_val`` attributes of CONTRACT.md of the nodes of ``part``, but those of communication."""
+    host = graph.host[part]
     device_op = ~host
     correlation = clock_ns = np.zeros(len(host), np.int64)
     if graph.rows is not None:
-        trace, device_op = graph.linked.trace, (graph.kind == NodeKind.DEVICE_OP) & (graph.device >= 0)
-        op_row = np.where(graph.kind == NodeKind.DEVICE_OP, graph.row, NOWHERE)
-        correlation = np.append(trace.device.correlation, 0)[op_row]
+        trace, is_op = graph.linked.trace, graph.kind[part] == NodeKind.DEVICE_OP
+        device_op = is_op & (graph.device[part] >= 0)
+        op_row = graph.row[part][is_op]
+        correlation = spread(len(host), is_op, trace.device.correlation[op_row], 0)
         if trace.clocks is not None:
-            clock_ns = np.append(trace.clocks.offset_ns, 0)[op_row]
+            clock_ns = spread(len(host), is_op, trace.clocks.offset_ns[op_row], 0)
+    wake_ns = graph.wake_ns[part]
     return [
-        ("start_ns", graph.start_ns, None),
-        ("end_ns", graph.end_ns, None),
-        ("duration_ns", graph.duration_ns, None),
-        ("tid", graph.tid, host),
-        ("self_ns", graph.self_ns, host),
-        ("wait_ns", graph.wait_ns, host),
-        ("wake_ns", graph.wake_ns, graph.wake_ns > 0),
-        ("device", graph.device, ~host),
-        ("stream", graph.stream, ~host),
+        ("start_ns", graph.start_ns[part], None),
+        ("end_ns", graph.end_ns[part], None),
+        ("duration_ns", graph.duration_ns[part], None),
+        ("tid", graph.tid[part], host),
+        ("self_ns", graph.self_ns[part], host),
+        ("wait_ns", graph.wait_ns[part], host),
+        ("wake_ns", wake_ns, wake_ns > 0),
+        ("device", graph.device[part], ~host),
+        ("stream", graph.stream[part], ~host),
         ("correlation", correlation, device_op),
         ("device_clock_ns", clock_ns, clock_ns != 0),
-        ("start_delay_ns", graph.start_delay_ns, ~host),
-        ("launch_latency_ns", graph.launch_latency_ns, ~host),
-        ("overlap_ns", graph.overlap_ns, ~host),
-        *_et_columns(graph),
+        ("start_delay_ns", graph.start_delay_ns[part], ~host),
+        ("launch_latency_ns", graph.launch_latency_ns[part], ~host),
+        ("overlap_ns", graph.overlap_ns[part], ~host),
+        *_et_columns(graph, part),
     ]
 
 
-def et_rows(graph: Graph) -> I64:
-    """Return the ET row of each node: of a host op itself, of a part its op's; ``NOWHERE`` else."""
-    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
-    return spread(len(graph.kind), of_row, graph.linked.match.et[graph.row[of_row]])
+def et_rows(graph: Graph, part: slice = slice(None)) -> I64:
+    """Return the ET row of each node of ``part``: of a host op itself, of a part its op's; ``NOWHERE`` else."""
+    kind = graph.kind[part]
+    of_row = np.isin(kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
+    return spread(len(kind), of_row, graph.linked.match.et[graph.row[part][of_row]])
 
 
-def _et_columns(graph: Graph) -> Iterable[attr.IntColumn]:
+def _et_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
     """Yield what the ET knows of matched host ops; the parts of an op share its ``rf_id`` only."""
     et = None if graph.rows is None else graph.linked.et
     if et is None:
         return
-    et_row = et_rows(graph)
+    et_row = et_rows(graph, part)
     matched = et_row != NOWHERE
-    whole: Bool = matched & (graph.kind != NodeKind.HOST_PART)
+    whole: Bool = matched & (graph.kind[part] != NodeKind.HOST_PART)
 
-    yield "rf_id", np.append(et.rf_id, 0)[et_row], matched
+    yield "rf_id", values_at(et.rf_id, et_row, 0), matched
     for name, of_et in (
         ("fw_parent", et.fw_parent),
         ("seq_id", et.seq_id),
@@ -257,7 +258,7 @@ def _et_columns(graph: Graph) -> Iterable[attr.IntColumn]:
         ("et_tid", et.tid),
         ("fw_tid", et.fw_tid),
     ):
-        yield name, np.append(of_et, 0)[et_row], whole
+        yield name, values_at(of_et, et_row, 0), whole
 
 
 def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
