@@ -193,6 +193,8 @@ def _host_edges(x: _Parts) -> list[Edges]:
     comm_of = spread(
         len(asked.tid) + 1, x.comm.host_row, x.comm_at + np.arange(len(x.comm.host_row))
     )  # the last entry is of NOWHERE
+    run = x.host.run
+    asker = nodes.carrying(nodes.axis.of(run.by_tid, run.asked_ns), nowhere(len(run.row), np.int32))
     queued = np.flatnonzero((comm_of[:-1] != NOWHERE) & (comm_of[asked.behind] != NOWHERE))
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
@@ -200,6 +202,7 @@ def _host_edges(x: _Parts) -> list[Edges]:
         Edges.of(EdgeKind.THREAD, _node_of_row(x, forward), _node_of_row(x, backward)),
         Edges.of(EdgeKind.HOST, beginner[~handed], x.async_of[with_thread[~handed]]),
         Edges.of(EdgeKind.THREAD, beginner[handed], x.async_of[with_thread[handed]]),
+        Edges.of(EdgeKind.THREAD, asker, x.async_of[run.row]),
         Edges.of(EdgeKind.LAUNCH, x.async_of[x.comm.host_row], x.comm_at + np.arange(len(x.comm.host_row))),
         Edges.of(EdgeKind.COLLECTIVE, comm_of[asked.behind[queued]], comm_of[queued]),
     ]

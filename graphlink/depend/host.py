@@ -17,10 +17,11 @@ from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.reject import Dependencies, next_operator, wait_ends
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
-from graphlink.depend.threads import forward_backward, handed_over
+from graphlink.depend.threads import Run, forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.linking.call_roles import SYNCS
 from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
+from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.spans import union
 from graphlink.tables import concat, distinct, least, spread, sums
@@ -38,7 +39,7 @@ class HostSide(msgspec.Struct, frozen=True):
     ``autograd``: (forward, backward) host rows.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``launched_ns``: of each call, up to when it had launched.
-    ``begun``: by which thread host-side communication was asked for.
+    ``begun``: by which thread host-side communication was asked for. ``run``: what gloo's threads ran around work.
     """
 
     elements: Elements
@@ -46,6 +47,7 @@ class HostSide(msgspec.Struct, frozen=True):
     sleeps: Sleeps
     autograd: tuple[I32, I32]
     begun: Asked
+    run: Run
     comm_waits: HostCommWaits
     part: I32
     wake_ns: I64
@@ -64,11 +66,14 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     start_ns, end_ns = _span(linked, el)
     tour = marks(el, start_ns, end_ns)
     autograd = forward_backward(linked)
-    slept = sleeps(linked, el, autograd, handed_over(linked, el), start_ns, end_ns)
+    op = askers(linked)
+    run = Run.of(linked, el, op)
+    slept = sleeps(linked, el, autograd, handed_over(linked, el, run), run, start_ns, end_ns)
     wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
-    begun = asked(linked, comm)
+    op[run.row] = NOWHERE  # its thread works there
+    begun = asked(linked, comm, op)
     comm_waits = host_comm_waits(linked, comm, begun, el, tour, slept)
     spun = spins(linked, found, el, tour, slept)
     blocking, finished = np.flatnonzero(blocked), _finished(linked, found, el, blocked)
@@ -102,6 +107,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         sleeps=slept,
         autograd=autograd,
         begun=begun,
+        run=run,
         comm_waits=comm_waits,
         part=part,
         wake_ns=np.minimum(waking_ns + _held_ns(linked, el, nodes, waking_ns), nodes.duration_ns),

@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour
-from graphlink.linking.nest import ASKING, askers, innermost, last_started
+from graphlink.linking.nest import ASKING, innermost, last_started
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
@@ -49,16 +49,15 @@ class Asked(msgspec.Struct, frozen=True):
         return self.start_ns - free_ns
 
 
-def asked(linked: Linked, comm: Communication) -> Asked:
-    """Find who asked for host communication: what gloo's threads ran, if they run nothing else, was handed over while
-    the op that asked ran. O(n log n).
+def asked(linked: Linked, comm: Communication, op: I32) -> Asked:
+    """Find who asked for host communication: what gloo's threads ran, if they ran nothing else in it, was handed over
+    while the ``op`` that asked for a row ran. O(n log n).
 
     The message of a send leaves in its op before its row begins (``buf->send`` stands before ``SendWork`` in PyTorch's
     ProcessGroupGloo.cpp). A thread that is held there begins the row up to some ms later, when the message was
     received: it counts as sent so long after its op began as is usual.
     """
-    rows, op = linked.trace.host, askers(linked)
-    op[np.isin(rows.tid, rows.tid[~linked.crossing])] = NOWHERE  # it works there: see depend.threads
+    rows = linked.trace.host
     row = np.flatnonzero(op != NOWHERE)
     tid, at_ns, start_ns = rows.tid.copy(), rows.start_ns.copy(), rows.start_ns.copy()
     tid[row], at_ns[row] = rows.tid[op[row]], np.minimum(rows.start_ns[row], rows.end_ns[op[row]])
@@ -168,6 +167,7 @@ def host_comm_waits(
     at = holding(silence, within.until_ns - 1)
     sure = ~pending.elsewhere[within.pending]
     sure |= (within.until_ns - within.from_ns >= ASLEEP_NS) & (within.after_ns <= ASLEEP_NS)
+    sure |= spread(len(pending.comm), turn, turn_ns)[within.pending] == within.until_ns + within.after_ns
     of_turns = np.flatnonzero(np.isin(silence.end_ns, own_ns))
     row, span = _before(
         pending, silence, np.append(within.pending[sure], turn[:learned]), np.append(at[sure], of_turns)
@@ -215,7 +215,7 @@ def _strange(linked: Linked, comm: Communication, begun: Asked, el: Elements, ax
 
 
 def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, asked_ns: I64) -> _Silences:
-    """Find the silences of the threads of what was asked for, without calls, and without sleep that others ended."""
+    """Find the silences of the threads of what was asked for, without calls, and after sleep that others ended."""
     calls, owner, axis = linked.trace.calls, marks.owner[:-1], marks.axis
     from_ns, until_ns, thread = marks.at_ns[:-1], marks.at_ns[1:], axis.thread(marks.at_ns)
     recorded = _in_wait_range(linked, el, owner)
@@ -224,8 +224,10 @@ def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, ask
     known = axis.has(calls.tid)
     called = np.sort(axis.clipped(calls.tid[known], calls.start_ns[known]))
     asleep = joined(axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.until_ns))
+    woken_ns = np.append(asleep.end_ns, 0)[np.searchsorted(asleep.start_ns, until_ns) - 1]
+    from_ns = np.maximum(from_ns, np.minimum(woken_ns, until_ns))
     quiet = np.searchsorted(called, until_ns) <= np.searchsorted(called, from_ns, side="right")
-    quiet &= (overlap_ns(asleep, from_ns, until_ns) == 0) & (until_ns - from_ns >= ASLEEP_NS)
+    quiet &= until_ns - from_ns >= ASLEEP_NS
     return take(_Silences(from_ns, until_ns, recorded, recorded), own & between & quiet)
 
 

@@ -12,7 +12,8 @@ works. So a thread that goes on with backward work was woken by the thread of it
 does backward work, which may run on as it has only put a node into a queue; and the thread of the forward work is
 released when that work is done.
 
-A thread inside a row of a data loader is in the loader, whatever ran on others meanwhile: it is not asleep.
+A thread inside a row of a data loader is in the loader, whatever ran on others meanwhile: it is not asleep. One of
+gloo's inside its row of a collective communicates there.
 
 Where none of this tells who woke a thread, a tensor may: an execution trace names the op that made it. A thread that
 goes on with an op that reads what another thread made meanwhile was handed it, so it slept at least until that was
@@ -30,7 +31,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.modes import mode_of
-from graphlink.depend.threads import Handed
+from graphlink.depend.threads import Handed, Run
 from graphlink.depend.timeline import Elements, behind_rows, in_loader
 from graphlink.model import I32, I64, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
@@ -73,13 +74,13 @@ class _Thread(msgspec.Struct, frozen=True):
     engine: list[int]  # starts of rows of autograd's engine and of backward rows
     backward: list[int]  # starts of backward rows, whose forward row is known,
     forward_tid: list[int]  # and the thread of that
-    loads_from: list[int]  # rows of a data loader
-    loads_until: list[int]
+    waits_from: list[int]  # rows of a data loader, and of gloo, in which it is not asleep
+    waits_until: list[int]
 
-    def loads_at(self, time_ns: int) -> bool:
-        """Tell whether a data loader's row has begun at a time and goes on."""
-        at = bisect_right(self.loads_from, time_ns) - 1
-        return at >= 0 and self.loads_until[at] > time_ns
+    def waits_at(self, time_ns: int) -> bool:
+        """Tell whether a data loader's row, or gloo's, has begun at a time and goes on."""
+        at = bisect_right(self.waits_from, time_ns) - 1
+        return at >= 0 and self.waits_until[at] > time_ns
 
     def forward_of(self, from_ns: int, until_ns: int) -> int | None:
         """Return the thread for which it does backward work in an interval: that of the first such row."""
@@ -98,19 +99,25 @@ _Release = tuple[
 
 
 def sleeps(
-    linked: Linked, el: Elements, autograd: tuple[I32, I32], handed: Handed, rank_start_ns: int, rank_end_ns: int
+    linked: Linked,
+    el: Elements,
+    autograd: tuple[I32, I32],
+    handed: Handed,
+    run: Run,
+    rank_start_ns: int,
+    rank_end_ns: int,
 ) -> Sleeps:
     """Find sleeps of all threads; ``autograd``: (forward, backward) rows; ``handed``: see ``threads.handed_over``.
 
     Cost: O(n log n + idle intervals x threads x log n).
     """
-    threads = _threads(linked, el, autograd, rank_start_ns, rank_end_ns)
+    threads = _threads(linked, el, autograd, run, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
         for idle_from, idle_until, next_ns in zip(a.idle_from[:-1], a.idle_until[:-1], a.idle_from[1:], strict=True):
             if idle_from >= a.last_ns:
                 break
-            if a.loads_at(idle_from):
+            if a.waits_at(idle_from):
                 continue
             made_ns, maker, asked = handed.get((tid, idle_until), (idle_from, tid, False))
             at_ns, by, cut, says = _woken_by(threads, tid, idle_from, idle_until, next_ns) or (idle_from, tid, 0, False)
@@ -197,29 +204,36 @@ def _sleeps_at(b: _Thread, time_ns: int, *, falling: bool) -> bool:
 
 
 def _threads(
-    linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int
+    linked: Linked, el: Elements, autograd: tuple[I32, I32], run: Run, rank_start_ns: int, rank_end_ns: int
 ) -> dict[int, _Thread]:
     """Return active and idle intervals of each thread that has elements.
 
-    Active: cpu_ops, calls, and the moments when annotations begin or end. Calls may reach beyond the rank, which ends
-    with its nodes.
+    Active: cpu_ops, calls, and the moments when annotations begin or end, and rows of ``run`` begin. Calls may reach
+    beyond the rank, which ends with its nodes.
     """
     calls, annotation = linked.trace.calls, linked.trace.host.annotation
     called = np.flatnonzero(np.isin(calls.tid, el.tid) & ~behind_rows(linked))
     other = np.append(annotation, False)[el.row]  # a call is no annotation
     is_op = ~other
-    tid = np.concatenate([el.tid[is_op], calls.tid[called], el.tid[other], el.tid[other]])
-    start = np.concatenate([el.start_ns[is_op], calls.start_ns[called], el.start_ns[other], el.end_ns[other]])
-    end = np.concatenate([el.end_ns[is_op], calls.end_ns[called], el.start_ns[other], el.end_ns[other]])
+    host, taken_up = linked.trace.host, linked.trace.host.start_ns[run.row]
+    tid = np.concatenate([el.tid[is_op], calls.tid[called], el.tid[other], el.tid[other], host.tid[run.row]])
+    start = np.concatenate([el.start_ns[is_op], calls.start_ns[called], el.start_ns[other], el.end_ns[other], taken_up])
+    end = np.concatenate([el.end_ns[is_op], calls.end_ns[called], el.start_ns[other], el.end_ns[other], taken_up])
     start, end = np.clip(start, rank_start_ns, rank_end_ns), np.clip(end, rank_start_ns, rank_end_ns)
     order = np.lexsort((start, tid))
     tid, start, end = tid[order], start[order], end[order]
     tids, first = np.unique(tid, return_index=True)
     bounds = [*first.tolist(), len(tid)]
     begun = np.searchsorted(el.tid, tids, side="left").tolist(), np.searchsorted(el.tid, tids, side="right").tolist()
-    host = linked.trace.host
     named = fits(AUTOGRAD_ENGINE, linked.trace.strings)
     loading = in_loader(linked)
+    waits = np.append(loading, run.row)
+    waits_tid, waits_from, waits_until = (
+        host.tid[waits],
+        host.start_ns[waits],
+        np.append(host.end_ns[loading], run.last_ns),
+    )
+    in_time = np.argsort(waits_from, kind="stable")
     forward, backward = autograd
     engine = distinct(np.concatenate([np.flatnonzero(named[host.name]), backward]))
     order = np.argsort(host.start_ns[backward], kind="stable")
@@ -230,16 +244,16 @@ def _threads(
         mine = slice(begun[0][i], begun[1][i])
         begins, last_ns = np.sort(el.start_ns[mine]).tolist(), int(el.end_ns[mine].max())
         own = np.flatnonzero(host.tid[backward] == thread)
-        run = np.sort(host.start_ns[engine[host.tid[engine] == thread]]).tolist()
-        told = run, host.start_ns[backward[own]].tolist(), host.tid[forward[own]].tolist()
-        loads = loading[host.tid[loading] == thread]
-        loaded = host.start_ns[loads].tolist(), host.end_ns[loads].tolist()
+        in_engine = np.sort(host.start_ns[engine[host.tid[engine] == thread]]).tolist()
+        told = in_engine, host.start_ns[backward[own]].tolist(), host.tid[forward[own]].tolist()
+        waits = in_time[waits_tid[in_time] == thread]
+        waited = waits_from[waits].tolist(), waits_until[waits].tolist()
         out[thread] = _Thread(
             *_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns),
             begins,
             last_ns,
             *told,
-            *loaded,
+            *waited,
         )
     return out
 

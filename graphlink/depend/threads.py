@@ -3,16 +3,16 @@ thread that reads it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from graphlink.depend.timeline import Elements, Neighbours
 from graphlink.linking.launch import rounding_ns
-from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
-from graphlink.tables import last_before, lookup, spread, tuples
+from graphlink.tables import last_before, lookup, spread, take, tuples
 
 Handed: TypeAlias = dict[tuple[int, int], tuple[int, int, bool]]
 
@@ -34,16 +34,44 @@ def forward_backward(linked: Linked) -> tuple[I32, I32]:
     return forward[real], backward[real]
 
 
-def handed_over(linked: Linked, el: Elements) -> Handed:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows that gloo's threads run around work of their own: they copy tensors, before and after the communication.
+
+    An op of thread ``by_tid`` asked for the ``row`` until ``asked_ns``. The last op or call in it begins at
+    ``last_ns``.
+    """
+
+    row: I64
+    by_tid: I64
+    asked_ns: I64
+    last_ns: I64
+
+    @staticmethod
+    def of(linked: Linked, el: Elements, op: I32) -> Run:
+        """Find them among the rows for which an ``op`` asked (NOWHERE: none did). O(n log n)."""
+        rows, calls = linked.trace.host, linked.trace.calls
+        row = np.flatnonzero((op != NOWHERE) & np.isin(rows.tid, el.tid))
+        start_ns = np.append(el.start_ns, calls.start_ns)
+        begun = Neighbours.of(np.append(el.tid, calls.tid), start_ns)
+        last_ns = np.append(start_ns, 0)[begun.before(rows.tid[row], rows.end_ns[row])]
+        asked_ns = np.minimum(rows.end_ns[op[row]], rows.start_ns[row])
+        return take(Run(row, rows.tid[op[row]], asked_ns, last_ns), last_ns >= rows.start_ns[row])
+
+
+def handed_over(linked: Linked, el: Elements, run: Run) -> Handed:
     """Return {(thread, when it goes on): (when, thread, False)}: where a thread goes on with an op that reads what an
     op of another thread made; with True where it goes on with a collective that an op of another thread asked for.
 
     ``when`` the op that made it ended: nobody had the tensor before, so whoever goes on with it was handed it later. Of
     several tensors the last counts. A thread goes on with an op where the op begins, or one, or an annotation, whose
-    first child it is. Cost: O(n log n) for n host rows.
+    first child it is; with a collective, where its row begins (``run``). Cost: O(n log n) for n host
+    rows.
     """
     et, rows = linked.et, linked.trace.host
-    out = _asked_for(linked, el)
+    keys = tuples(rows.tid[run.row], rows.start_ns[run.row])
+    asked = tuples(run.asked_ns, run.by_tid)
+    out = {key: (ns, by, True) for key, (ns, by) in zip(keys, asked, strict=True)}
     if et is None or not et.made_by.any():
         return out
     row_of = spread(
@@ -67,19 +95,6 @@ def handed_over(linked: Linked, el: Elements) -> Handed:
         first &= rows.end_ns[maker] <= el.start_ns[el.parent[at]]
         at, maker = el.parent[at[first]], maker[first]
     return out
-
-
-def _asked_for(linked: Linked, el: Elements) -> Handed:
-    """Return where gloo's threads go on with collectives of which they copy the tensors themselves, of a GPU."""
-    rows, calls, op = linked.trace.host, linked.trace.calls, askers(linked)
-    row = np.flatnonzero((op != NOWHERE) & np.isin(rows.tid, el.tid))
-    tid, start_ns = np.append(el.tid, calls.tid), np.append(el.start_ns, calls.start_ns)
-    at = Neighbours.of(tid, start_ns).since(rows.tid[row], rows.start_ns[row])
-    row, at = row[at != NOWHERE], at[at != NOWHERE]
-    asked_ns = np.minimum(rows.end_ns[op[row]], rows.start_ns[row])
-    keys = tuples(tid[at], start_ns[at])
-    asked = tuples(asked_ns, rows.tid[op[row]])
-    return {key: (ns, by, True) for key, (ns, by) in zip(keys, asked, strict=True)}
 
 
 def _from_flows(linked: Linked) -> tuple[I32, I32]:

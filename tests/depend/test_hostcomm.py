@@ -255,6 +255,51 @@ def test_what_one_thread_of_gloos_runs_comes_one_after_the_other() -> None:
     )
 
 
+def test_a_thread_of_gloos_that_copies_tensors_communicates_in_its_row_and_sleeps_between_rows() -> None:
+    """It copies in rows of all-gathers, not in that of the barrier, for which the main thread waits itself."""
+
+    def gathered(at: float, rf_id: int) -> list[Host]:
+        return [
+            Host("c10d::allgather_", at, at + 600, rf_id=rf_id),
+            gloo("all_gather", at + 20, at + 960, tid=8)._replace(rf_id=rf_id + 1),
+            Host("aten::view", at + 30, at + 50, tid=8, rf_id=rf_id + 2),
+            Host("aten::copy_", at + 900, at + 950, tid=8, rf_id=rf_id + 3),
+            Host("after", at + 960, at + 1000, rf_id=rf_id + 4),
+        ]
+
+    barrier = [
+        Host("c10d::barrier", 1010, 1020, rf_id=10),
+        gloo("barrier", 1015, 1500, tid=8)._replace(rf_id=11),
+        Host("after", 1510, 1600, rf_id=12),
+    ]
+    build = made(*gathered(0, 1), *barrier, *gathered(5_000, 20), Host("end", 7_000, 7_010, rf_id=30))
+    graph = build.graph
+    assert waits(build) == [(900, 850), (1500, 480), (5900, 850)]
+    assert [end for _, end, *_ in comms(build)] == [900, 1500, 5900]
+    gap = (graph.kind == NodeKind.HOST_GAP) & (graph.tid == 8)
+    assert graph.duration_ns[gap].max() == 10_000, "the thread sleeps until the next collective is asked for"
+    asked = np.flatnonzero(graph.kind == NodeKind.HOST_ASYNC)[2]
+    edges = slice(int(graph.first[asked]), int(graph.first[asked + 1]))
+    assert graph.start_ns[graph.source[edges][graph.edge_kind[edges] == EdgeKind.THREAD]].tolist() == [5_000_000]
+
+
+def test_what_gloos_thread_divides_after_a_reduction_was_awaited_since_its_row_began() -> None:
+    build = made(
+        *(
+            row
+            for at in (0, 2_000)
+            for row in (
+                Host("c10d::_reduce_scatter_base_", at + 10, at + 800, rf_id=at + 1),
+                gloo("all_reduce", at + 100, at + 960, tid=8)._replace(rf_id=at + 2),
+                Host("aten::div_", at + 900, at + 950, tid=8, rf_id=at + 3),
+                Host("after", at + 970, at + 1_000, rf_id=at + 4),
+            )
+        )
+    )
+    assert waits(build) == [(2_890, 800)], "times of the graph"
+    assert comms(build)[1] == (2_090, 2_890, 800, 0)
+
+
 @pytest.mark.parametrize("follows", [10, 1000])
 def test_the_thread_that_asked_waits_and_may_take_long_to_wake(follows: float) -> None:
     assert waits(collectives(follows)) == [(700, 620)]
@@ -344,6 +389,21 @@ def test_ddp_has_waited_before_it_goes_on_with_a_bucket() -> None:
     assert [end for _, end, *_ in comms(build)] == [2000, 3100]
     assert build.graph.wait_ns.sum() == (1090 + 1080) * 1000
     assert build.untold.comms_ns == 820_000, "before python"
+
+
+def test_ddp_may_take_long_to_go_on_with_a_bucket_whose_row_had_ended() -> None:
+    """It took 172 us to wake up: that wait is for the first collective, not for the one whose row goes on."""
+    copy = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+    buckets = [
+        row
+        for at, rf_id in ((2_000, 6), (3_100, 8))
+        for row in (Host("aten::as_strided", at, at + 5, rf_id=rf_id), Host(copy, at + 10, at + 20, rf_id=rf_id + 1))
+    ]
+    ends = iter((1_828, 3_500))
+    rows = [row._replace(end=next(ends)) if row.name == "gloo:all_reduce" else row for row in LATE]
+    build = made(*rows, *buckets)
+    assert [end for _, end, *_ in comms(build)] == [1_828, 3_100]
+    assert not build.untold.comms
 
 
 @pytest.mark.parametrize(("python", "waited"), [(880, 0), (700, 195)])
