@@ -52,6 +52,7 @@ from graphlink.tables import how_many, tuples
 from graphlink.wings import Parts, each, of_rank, over_ranks, wing
 
 MOST_ERROR_PCT: Final = 1.0  # of a replay of the recording itself
+_MOST_BESIDE: Final = 4_000_000  # nodes of which two processes, this one and a writer, together take 3.2 GB
 log: Final = logging.getLogger("graphlink")
 
 
@@ -164,7 +165,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     trace.
 
     Its part of the timeline is left there for ``timeline.join``. ``forked``: write the graph in a second process
-    meanwhile.
+    meanwhile, unless it is so large that the two take too much memory.
 
     Raises:
         OutputError: a file cannot be written.
@@ -179,6 +180,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
     graph = _with_all(prepared, joined, plan, options)
     file = folder / output_names.graph(options.name, rank)
     log.info("writing %s", file.name)
+    forked = forked and len(graph.name) <= _MOST_BESIDE
     with beside(functools.partial(_write_graph, file, graph), forked=forked) as written:
         if not forked:
             written()
