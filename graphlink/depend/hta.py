@@ -5,7 +5,7 @@ only the nodes and the kernel loop: no file, no call stacks, no validation, no l
 edges are taken, not only those on a critical path. They are findings as HTA makes them: where it is known to be wrong
 (several threads, event queries), a later stage checks them against causality and the rows.
 
-The only module that imports ``hta`` and ``pandas``. While HTA runs, four of its attributes and ``DataFrame.query`` are
+The only module that imports ``hta`` and ``pandas``. While HTA runs, five of its attributes and ``DataFrame.query`` are
 replaced, its logger is silenced and the garbage collector is off, process-wide: one rank per process, never in threads.
 """
 
@@ -16,7 +16,7 @@ import functools
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from graphlink.choices import HTA_LIMIT
 from graphlink.depend.hta_feed import HtaFrame, choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, SyncKind, Trace, Waits
 from graphlink.records import NOTE
-from graphlink.tables import how_many
+from graphlink.tables import how_many, last_before, lookup, tuples
 
 WINDOW_ROWS = (
     500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
@@ -143,11 +143,11 @@ def _kept_pairs(symbols: tuple[str, ...], *columns: tuple[str, bytes]) -> I64 | 
     import pandas as pd
     from hta.common.trace import Trace as HtaTrace
 
-    with _alone(cpa, pd):
+    rows = {name: np.frombuffer(column, np.int64) for name, column in columns}
+    with _alone(cpa, pd, _finders(pd, symbols, rows)):
         recording = HtaTrace(trace_files={}, trace_dir=".")
         recording.symbol_table.add_symbols(symbols)
         recording.meta_data[0] = {}
-        rows = {name: np.frombuffer(column, np.int64) for name, column in columns}
         recording.traces[0] = pd.DataFrame(rows, index=rows["index"])
         recording.is_parsed = True
         found = cpa.CriticalPathAnalysis.critical_path_analysis(recording, 0, "", None)
@@ -162,23 +162,54 @@ def _kept_pairs(symbols: tuple[str, ...], *columns: tuple[str, bytes]) -> I64 | 
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
+def _launches(symbols: tuple[str, ...], rows: dict[str, I64]) -> tuple[dict[str, I64], dict[int, dict[str, int]]]:
+    """Return the last launch on its stream before each record that is awaited, and for each wait, by its call, the
+    first launch behind it on its stream by its thread, ``NOWHERE`` for none: as HTA's ``_get_cuda_event_record_df`` and
+    ``_get_cuda_stream_wait_event_df``, which sort and join all launches again for each stream and thread. n log n.
+    """
+    index, name, stream, correlation, ts, tid, partner = (
+        rows[column] for column in ("index", "name", "stream", "correlation", "ts", "tid", "index_correlation")
+    )
+    launch, record, wait = (
+        np.flatnonzero(name == (symbols.index(text) if text in symbols else NOWHERE))
+        for text in ("cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent")
+    )
+    awaited = np.flatnonzero(rows["wait_on_stream"] != NOWHERE)
+    known = lookup(rows["wait_on_cuda_event_record_corr_id"][awaited], correlation[record])
+    record, recorded_on = record[known != NOWHERE], rows["wait_on_stream"][awaited[known[known != NOWHERE]]]
+    launched_on = stream[partner[launch] - 1]
+    before = last_before((launched_on,), ts[launch], (recorded_on,), ts[record])
+    behind = last_before((launched_on, tid[launch]), -ts[launch], (stream[partner[wait] - 1], tid[wait]), -ts[wait])
+    place = np.append(index[launch], NOWHERE)
+    next_launch = {call: {"index_next_launch": to} for call, to in tuples(index[wait], place[behind])}
+    return {"correlation": correlation[record], "index_previous_launch": place[before]}, next_launch
+
+
+def _finders(pd: Any, symbols: tuple[str, ...], rows: dict[str, I64]) -> dict[str, Callable[[Any], Any]]:
+    """Return what takes the place of methods of HTA's graph, by their names: the answers of ``_launches``."""
+    previous_launch, next_launch = _launches(symbols, rows)
+
+    def records(graph: Any) -> Any:
+        return pd.DataFrame(previous_launch) if len(previous_launch["correlation"]) else None
+
+    def waits(graph: Any) -> Any:
+        # the kernel loop, which follows, takes a number of each of these two for each wait, which pandas is slow at
+        partner = dict(tuples(rows["index"], rows["index_correlation"]))
+        graph.full_trace_df = SimpleNamespace(index_correlation=partner, ts=graph.full_trace_df["ts"])
+        return SimpleNamespace(loc=next_launch)
+
+    return {"_get_cuda_event_record_df": records, "_get_cuda_stream_wait_event_df": waits}
+
+
 @contextmanager
-def _alone(cpa: Any, pd: Any) -> Iterator[None]:
-    """Reduce HTA to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the
-    end.
+def _alone(cpa: Any, pd: Any, finders: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
+    """Reduce HTA to nodes and kernel loop, with ``finders`` in place of its own, its logger silent and without garbage
+    collection; all of it put back at the end.
     """
 
     def construct(graph: Any) -> None:
         graph._create_event_nodes()
         graph._construct_graph_from_kernels()
-
-    find_waits = cpa.CPGraph._get_cuda_stream_wait_event_df
-
-    def looked_up(graph: Any) -> Any:
-        # the kernel loop, which follows, takes a number of each of these two for each wait, which pandas is slow at
-        waits, rows = find_waits(graph), graph.full_trace_df
-        graph.full_trace_df = SimpleNamespace(index_correlation=dict(rows["index_correlation"].items()), ts=rows["ts"])
-        return None if waits is None else SimpleNamespace(loc=waits[["index_next_launch"]].to_dict("index"))
 
     def no_queue_lengths(cls: type, recording: Any, rank: int) -> Any:
         return pd.DataFrame({"queue_length": np.empty(0)}, index=pd.Index([], dtype="int64"))
@@ -186,7 +217,7 @@ def _alone(cpa: Any, pd: Any) -> Iterator[None]:
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (cpa.CPGraph, "_construct_graph", construct),
         (cpa.CPGraph, "critical_path", lambda graph: True),
-        (cpa.CPGraph, "_get_cuda_stream_wait_event_df", looked_up),
+        *((cpa.CPGraph, name, finder) for name, finder in finders.items()),
         (cpa.TraceCounters, "_get_queue_length_time_series_for_rank", classmethod(no_queue_lengths)),
         (pd.DataFrame, "query", _compiling(pd.DataFrame.query)),
     )
@@ -242,9 +273,7 @@ def _condition(text: str) -> CodeType | None:
 
 
 def _compiling(query: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``DataFrame.query`` that compiles a condition once: pandas takes 2 ms for each, and HTA asks 20 times,
-    more than all other work on a small rank.
-    """
+    """Return ``DataFrame.query`` that compiles a condition once: pandas takes 2 ms for each that HTA asks."""
 
     def select(frame: Any, text: str, **options: Any) -> Any:
         code = _condition(text)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from hypothesis import strategies as st
@@ -132,8 +131,7 @@ def plain_hta(trace: Trace, device_call: I32, device_id: int) -> set[tuple[int, 
     for column in ("cat", "name"):
         frame[column] = frame[column].map(recording.symbol_table.get_sym_id_map())
     recording.meta_data[0], recording.is_parsed = {}, True
-    own = mock.patch.object(cpa.CPGraph, "_get_cuda_stream_wait_event_df", cpa.CPGraph._get_cuda_stream_wait_event_df)
-    with warnings.catch_warnings(), _alone(cpa, pd), own:
+    with warnings.catch_warnings(), _alone(cpa, pd, {}):
         warnings.simplefilter("ignore")
         recording.traces[0] = transform_correlation_to_index(frame, recording.symbol_table).astype("int64")
         graph, _ = cpa.CriticalPathAnalysis.critical_path_analysis(recording, 0, "", None)
