@@ -424,6 +424,10 @@ class Graph(Short):
         """Return the communicators by number: ``NO_GROUP``, ``BAD_GROUP``, else ``pg_name``."""
         return self._sparse("pg_name")
 
+    def nodes_of(self, *kinds: NodeKind) -> I64:
+        """Return the nodes of some kinds."""
+        return np.flatnonzero(np.isin(self.kind, kinds))
+
     def name_of(self, node: int) -> str:
         """Return the name of a node."""
         return self.strings[int(self.name[node])]

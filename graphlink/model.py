@@ -110,9 +110,8 @@ class HostTrace(Short):
     input_types: I32
     output_shapes: I32
     output_types: I32
-    made_by: (
-        I64  # ET id of the op of another thread that made a tensor which this one reads, the last of several; 0 = none
-    )
+    # ET id of the op of another thread that made a tensor which this one reads, the last of several; 0 = none
+    made_by: I64
     comm: CommTable
     process_groups: tuple[ProcessGroup, ...]
     device_nodes_left_aside: int  # device rows of a merged file (ET+)
@@ -404,9 +403,8 @@ class Linked(Short):
     parent: I32  # a host row: the host row of its thread that encloses it
     # a host row: crosses others of its thread, stands outside the nesting (gloo and other asynchronous ranges)
     crossing: Bool
-    call_op: (
-        I32  # a call: the innermost cpu_op around it, else the innermost annotation (ProfilerStep too), else NOWHERE
-    )
+    # a call: the innermost cpu_op around it, else the innermost annotation (ProfilerStep too), else NOWHERE
+    call_op: I32
     device_call: I32  # a device row: the call that launched it, NOWHERE for an orphan
     orphans: dict[str, int]  # device rows without a call, by reason
     warnings: tuple[str, ...]
@@ -477,22 +475,17 @@ class Communication(Short):
 
     ops: CommOps
     warnings: tuple[str, ...]
-    unknown: dict[str, int] = field(
-        default_factory=dict
-    )  # ops whose parameters or group were not recorded, by recorded name
-    unlisted: dict[str, int] = field(
-        default_factory=dict
-    )  # of these the ones whose group's members are not known, by group
+    # ops whose parameters or group were not recorded, by recorded name
+    unknown: dict[str, int] = field(default_factory=dict)
+    # of these the ones whose group's members are not known, by group
+    unlisted: dict[str, int] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
-    differing: dict[str, int] = field(
-        default_factory=dict
-    )  # groups on which ET and Kineto differ, in words, with the number of calls
-    doubtful: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # kernels that may be some: how many, and their ns, by name
-    awaited: dict[int, int] = field(
-        default_factory=dict
-    )  # host row of a wait() -> sequence number of what it waits for
+    # groups on which ET and Kineto differ, in words, with the number of calls
+    differing: dict[str, int] = field(default_factory=dict)
+    # kernels that may be some: how many, and their ns, by name
+    doubtful: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # host row of a wait() -> sequence number of what it waits for
+    awaited: dict[int, int] = field(default_factory=dict)
 
     @property
     def device_row(self) -> I32:

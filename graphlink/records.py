@@ -15,7 +15,7 @@ from typing import Any, Final
 MOST: Final = 300  # characters
 _FEW: Final = 40
 _FRAME: Final = re.compile(r"(.*)\((\d{1,9})\): (.*)", re.DOTALL)
-_UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _PATH: Final = 76  # characters of a path, where it is not printed in full
 _END: Final = 34  # of its first and of its last name
@@ -106,14 +106,17 @@ def three_digits(value: float) -> str:
 
 def time(ns: float) -> str:
     """Return a time with three digits and its unit: ``1.23 ms``, ``45.0 us``, ``0 ns``."""
-    size, unit = next((one for one in _UNITS if abs(ns) >= 0.9995 * one[0]), _UNITS[-1])
-    return f"{ns:.0f} ns" if size == 1 else f"{three_digits(ns / size)} {unit}"
+    return _with_unit(ns, UNITS)
 
 
 def size(count: float) -> str:
     """Return bytes with three digits and a unit of 1,000: ``227 kB``."""
-    step, unit = next((one for one in _BYTES if abs(count) >= 0.9995 * one[0]), _BYTES[-1])
-    return f"{count:.0f} B" if step == 1 else f"{three_digits(count / step)} {unit}"
+    return _with_unit(count, _BYTES)
+
+
+def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
+    step, unit = next((one for one in units if abs(value) >= 0.9995 * one[0]), units[-1])
+    return f"{value:.0f} {unit}" if step == 1 else f"{three_digits(value / step)} {unit}"
 
 
 def signed(ns: float) -> str:

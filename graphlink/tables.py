@@ -16,6 +16,7 @@ MOST: Final = np.iinfo(np.int64).max
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
+_Rows = TypeVar("_Rows", bound=Any)  # a column of positions
 
 
 def take(table: _Table, rows: Positions | Bool) -> _Table:
@@ -84,6 +85,14 @@ def successive(order: Positions, *columns: NDArray[Any]) -> tuple[Positions, Pos
     return earlier[same], later[same]
 
 
+def in_order(rows: _Rows, *keys: NDArray[Any]) -> _Rows:
+    """Return ``rows`` sorted by their first key, equal ones by the next; as they were where all are equal. ``keys``:
+    columns of the table whose rows they are.
+    """
+    ordered: _Rows = rows[np.lexsort([key[rows] for key in reversed(keys)])]
+    return ordered
+
+
 def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], asked_order: I64) -> I64:
     """Return for each asked key the row with that key whose ``order`` is the largest below the asked one; NOWHERE if
     there is none.
@@ -129,6 +138,19 @@ def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none:
     out = np.full(count, none, np.int64 if isinstance(values, int) else values.dtype)
     out[rows] = values
     return out
+
+
+def places(order: Positions, count: int) -> I64:
+    """Return of each of ``count`` rows its place in ``order``; ``NOWHERE`` where it has none."""
+    return spread(count, order, np.arange(len(order)))
+
+
+def pointing_at(column: Positions, count: int) -> I64:
+    """Return for each of ``count`` rows of another table the row of ``column`` that points at it, the last of several;
+    ``NOWHERE`` where none does.
+    """
+    row = np.flatnonzero(column != NOWHERE)
+    return spread(count, column[row], row)
 
 
 def values_at(column: NDArray[Any], rows: Positions, none: int = NOWHERE) -> I64:

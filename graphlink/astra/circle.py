@@ -19,7 +19,7 @@ from graphlink.depend.edges import cycle, topological
 from graphlink.graph.order import Reach
 from graphlink.graph_model import NO_GROUP, Graph, Groups, IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, U64, Bool
-from graphlink.tables import counted_from, marked, spread, successive
+from graphlink.tables import counted_from, in_order, marked, spread, successive
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -90,7 +90,7 @@ def _held_sends(graph: Graph, ordered: Ordered, nodes: I64) -> tuple[I64, I64]:
     before, after = _last_collectives(graph, nodes, graph.id)
     sure = starts_first(graph, ordered, before, after)
     nodes = nodes[np.isin(graph.type[nodes], (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE))]
-    nodes = nodes[np.argsort(graph.id[nodes], kind="stable")]
+    nodes = in_order(nodes, graph.id)
     collective, root = graph.type[nodes] == pb.COMM_COLL_NODE, np.diff(ordered.edges.first)[nodes] == 0
     first = np.flatnonzero(root)[:1]  # has the slot from the beginning, what has to wait for anything comes later
     late = np.flatnonzero(~collective & ~root & collective[first].any())
@@ -102,7 +102,7 @@ def _last_collectives(graph: Graph, nodes: I64, place: I64 | U64) -> tuple[I64, 
     ids.
     """
     nodes = nodes[np.isin(graph.type[nodes], (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE))]
-    nodes = nodes[np.lexsort((graph.id[nodes], place[nodes]))]
+    nodes = in_order(nodes, place, graph.id)
     collective = graph.type[nodes] == pb.COMM_COLL_NODE
     last = np.maximum.accumulate(np.where(collective, np.arange(len(nodes)), NOWHERE))
     behind = np.flatnonzero(~collective & (last != NOWHERE))

@@ -19,7 +19,7 @@ from graphlink.ranks.summary import Compared
 from graphlink.replay.machines import error_pct, play_ideal
 from graphlink.replay.workload import workload
 from graphlink.run.discover.standins import MOST_GRAPHS
-from graphlink.tables import tuples
+from graphlink.tables import in_order, tuples
 
 log: Final = logging.getLogger("graphlink")
 
@@ -71,5 +71,5 @@ def _compared(path: Path, rank: int, theirs: Graph, ours: Graph) -> Compared:
 def _collectives(file: Graph) -> list[tuple[int, int]]:
     """Return (type, bytes) of the collectives on the device that say both, in the order of their ids."""
     at = np.flatnonzero((file.type == NodeType.COMM_COLL) & file.says("comm_type") & file.says("comm_size"))
-    at = at[np.argsort(file.id[at], kind="stable")]
+    at = in_order(at, file.id)
     return list(tuples(file.comm_type[at], file.comm_size[at]))

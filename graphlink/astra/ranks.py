@@ -25,7 +25,7 @@ from graphlink.model import I64
 from graphlink.output_names import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
-from graphlink.tables import grouped, spread, tuples
+from graphlink.tables import grouped, in_order, spread, tuples
 
 SHOWN_CYCLE: Final = 6
 HIGHEST_KEY: Final = 499  # of a group in the groups file
@@ -177,7 +177,7 @@ def rank_ops(graph: Graph, rank: int, ordered: Ordered | None) -> RankOps:
 
     def of_type(kind: int) -> I64:
         nodes = np.flatnonzero(graph.type == kind)
-        return nodes[np.argsort(place[nodes], kind="stable")]
+        return in_order(nodes, place)
 
     def ops(nodes: I64, peer: I64) -> tuple[Op, ...]:
         columns = (graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)

@@ -25,7 +25,7 @@ from graphlink.graph.read_et import frames, read_et
 from graphlink.graph_model import BAD_GROUP, NO_GROUP, Fault, Graph, Groups, IncomingEdges
 from graphlink.model import I32, I64, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import codes, how_many, marked, numbered_values, successive
+from graphlink.tables import codes, how_many, in_order, marked, numbered_values, successive
 
 LONG_MICROS: Final = 1 << 46  # ran; twice that did not
 LATEST_MICROS: Final = 1 << 45  # at which communication may not begin; half of it ran
@@ -164,7 +164,10 @@ class RankRules:
         major, minor = np.where(graph.host, -1, graph.device), np.where(graph.host, graph.tid, graph.stream)
         reach = Reach(self._data, order, codes(major, minor))  # by thread and stream
         self.ordered = Ordered(self._both, mixed, reach) if len(mixed) == n else Ordered(self._data, order, reach)
-        self._implied(reach)
+        before, after = self._ctrl.source, self._ctrl.target
+        yes, undecided = reach(before, after)
+        for key, mask in (("ctrl-alone", ~yes & ~undecided), ("ctrl-undecided", undecided)):
+            self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
         self._chained(reach)
         if int(graph.file.duration_micros.astype(np.float64).sum()) >= EXACT_MICROS:
             self._late()
@@ -196,18 +199,11 @@ class RankRules:
             [*steps[:CYCLE_SHOWN], *more, str(graph.id[nodes[0]])]
         )
 
-    def _implied(self, reach: Reach) -> None:
-        graph = self.graph
-        before, after = self._ctrl.source, self._ctrl.target
-        yes, undecided = reach(before, after)
-        for key, mask in (("ctrl-alone", ~yes & ~undecided), ("ctrl-undecided", undecided)):
-            self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
-
     def _chained(self, reach: Reach) -> None:
         """Check that dependencies order the collectives of one group, each with the next in id order."""
         graph = self.graph
         nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
-        before, after = successive(nodes[np.lexsort((graph.id[nodes], graph.group[nodes]))], graph.group)
+        before, after = successive(in_order(nodes, graph.group, graph.id), graph.group)
         yes, undecided = reach(before, after)
         loose = ~yes & ~undecided
         self.add("unchained", after[loose], (f" after {i}" for i in graph.id[before[loose]].tolist()))

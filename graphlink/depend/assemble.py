@@ -40,7 +40,7 @@ from graphlink.model import (
     Trace,
 )
 from graphlink.records import first_few
-from graphlink.tables import marked, nowhere, numbered_texts, spread, stacked, take
+from graphlink.tables import marked, nowhere, numbered_texts, places, spread, stacked, take
 from graphlink.version import __version__
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
@@ -83,7 +83,7 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         order, columns["start_ns"] = number(columns["start_ns"], rank * (x.end + 1) + node, edges)
     except Unordered as cycle:
         raise _circle(x, columns, edges, cycle.nodes) from None
-    new = spread(len(order), order, np.arange(len(order)))
+    new = places(order, len(order))
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
     c = {name: columns.pop(name)[order] for name in [*columns]}  # one after the other, as each is as large as the graph

@@ -34,7 +34,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
-from graphlink.tables import codes, marked, spread, successive, tuples
+from graphlink.tables import codes, in_order, marked, spread, successive, tuples
 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
@@ -186,9 +186,7 @@ class _CallReader:
         self.several = set(number[uses > 1].tolist())  # several communicators use it, or P2P does
         self.awaited = comm.awaited if len(number) else {}
         wait = np.flatnonzero(role == Role.STREAM_WAIT)
-        self.waits = self._in_place(
-            wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD)
-        )
+        self.waits = self._in_place(in_order(wait, self.rank), np.flatnonzero(role == Role.RECORD))
 
     def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
         linked, tid = self.linked, self.linked.trace.calls.tid
@@ -238,7 +236,7 @@ class _CallReader:
         """
         works, out, seen = _Works(), list[StreamWait](), set[int]()
         communicating = np.flatnonzero(self.communicates)
-        launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
+        launched = in_order(communicating, self.rank)
         launches = iter(
             [
                 *tuples(self.rank[launched], self.first_op[launched]),

@@ -23,7 +23,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
+from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Waits
 from graphlink.patterns import containing
 from graphlink.tables import (
     begins,
@@ -35,6 +35,7 @@ from graphlink.tables import (
     numbered_rows,
     spread,
     successive,
+    take,
     tuples,
 )
 
@@ -65,20 +66,6 @@ class CudaWaits:
     rows_without_call: int
     replays: Replays
     unplaced: I64
-
-
-def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
-    """Return (key, index): the dense number of each device row's stream, and that of every (device, stream) of
-    any row.
-    """
-    pairs, key = numbered_rows(trace.device.device, trace.device.stream)
-    index = {(device, stream): i for i, (device, stream) in enumerate(pairs.tolist())}
-    syncs = trace.syncs
-    known = syncs.stream_known
-    for devices, streams in ((syncs.device[known], syncs.stream[known]), (trace.events.device, trace.events.stream)):
-        for pair in tuples(devices, streams):
-            index.setdefault(pair, len(index))
-    return key, index
 
 
 def waits_of(found: Sequence[tuple[int, int, int, int]]) -> Waits:
@@ -113,7 +100,13 @@ class _Walk:
         trace = linked.trace
         self.trace, self.linked, self.read = trace, linked, read
         self.role = roles(trace.calls, trace.strings)
-        self.stream_of, self.index = _stream_index(trace)
+        # the dense number of each device row's stream, and that of every (device, stream) of any row
+        pairs, self.stream_of = numbered_rows(trace.device.device, trace.device.stream)
+        self.index = {(device, stream): i for i, (device, stream) in enumerate(pairs.tolist())}
+        known = take(trace.syncs, trace.syncs.stream_known)
+        for devices, streams in ((known.device, known.stream), (trace.events.device, trace.events.stream)):
+            for pair in tuples(devices, streams):
+                self.index.setdefault(pair, len(self.index))
         self.key = self.stream_of.tolist()  # of each device row
         self.device_of_key = [device for device, _ in self.index]
         self.call_of_row = lookup(trace.calls.correlation, trace.syncs.correlation)

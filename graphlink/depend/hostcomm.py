@@ -12,11 +12,11 @@ import numpy as np
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, EulerTour
-from graphlink.linking.nest import ASKING, innermost, last_started
+from graphlink.linking.nest import ASKING, enclosing
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
-from graphlink.tables import MOST, begins, concat, distinct, marked, spread, sums, take
+from graphlink.tables import MOST, begins, concat, distinct, in_order, marked, spread, sums, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
@@ -63,25 +63,24 @@ def asked(linked: Linked, comm: Communication, op: I32) -> Asked:
     tid[row], at_ns[row] = rows.tid[op[row]], np.minimum(rows.start_ns[row], rows.end_ns[op[row]])
     send = comm.host_row[comm.host_are(CommKind.SEND)]
     send = send[op[send] == NOWHERE]
-    around = last_started(rows, ~linked.crossing, rows.tid[send], rows.start_ns[send])
     asks = fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation
-    around = innermost(rows, linked.parent, around, asks, rows.start_ns[send])
+    around = enclosing(rows, linked.parent, ~linked.crossing, asks, rows.tid[send], rows.start_ns[send])
     send, around = send[around != NOWHERE], around[around != NOWHERE]
     in_op_ns = rows.start_ns[send] - rows.start_ns[around]
     usual_ns = int(np.median(in_op_ns)) if len(send) else 0
     held = in_op_ns > LONG * usual_ns
     at_ns[send[held]] = start_ns[send[held]] = rows.start_ns[around[held]] + usual_ns
-    row = row[np.argsort(at_ns[row], kind="stable")]
+    row = in_order(row, at_ns)
     place = np.arange(len(row))
     start_ns[row] = np.maximum(np.minimum.accumulate((start_ns[row] - place)[::-1])[::-1] + place, at_ns[row])
-    run = row[np.lexsort((rows.start_ns[row], rows.tid[row]))]
+    run = in_order(row, rows.tid, rows.start_ns)
     before, after = run[:-1], run[1:]
     held = (
         (rows.tid[before] == rows.tid[after])
         & (rows.end_ns[before] > at_ns[after])
         & (rows.end_ns[before] <= start_ns[after])
     )
-    by_start = row[np.argsort(rows.start_ns[row], kind="stable")]
+    by_start = in_order(row, rows.start_ns)
     threads = len(distinct(rows.tid[row]))
     freed, next_ = by_start[: max(len(row) - threads, 0)], by_start[threads:]
     known = rows.end_ns[freed] <= start_ns[next_]
@@ -286,8 +285,7 @@ def _within(
         & ~_of_rows(el, marks.owner[mark], working)
         & ((turn_ns == NOWHERE) | (turn_ns == following))
     )
-    order = np.flatnonzero(ends)
-    order = order[np.lexsort((pending.until_ns[order], mark[order]))]
+    order = in_order(np.flatnonzero(ends), mark, pending.until_ns)
     last = order[np.append(mark[order][1:] != mark[order][:-1], True)] if len(order) else order
     until_ns, owner = pending.until_ns[last], marks.owner[mark[last]]
     from_ns = np.maximum(pending.from_ns[last], marks.at_ns[mark[last]])
@@ -316,8 +314,7 @@ def _before(pending: _Pending, silence: _Silences, row: I64, at: I64) -> tuple[I
     told = silence.waits if silence.waits.any() else long
     waits = np.flatnonzero(told & ~np.isin(np.arange(len(long)), at))
     latest_ns = np.where(silence.waits & long, np.iinfo(np.int64).max, silence.end_ns + WAKING_NS)[waits].tolist()
-    row = np.flatnonzero(pending.elsewhere & ~marked(len(pending.comm), row))
-    row = row[np.argsort(pending.from_ns[row], kind="stable")]
+    row = in_order(np.flatnonzero(pending.elsewhere & ~marked(len(pending.comm), row)), pending.from_ns)
     asked, begun, ended = (column[row].tolist() for column in (pending.from_ns, pending.start_ns, pending.until_ns))
     given: list[tuple[int, int]] = []
     going: list[int] = []
@@ -343,8 +340,7 @@ def _ends_of_waits(linked: Linked, el: Elements, axis: Axis) -> I64:
 def _in_turn(pending: _Pending, told_ns: I64) -> tuple[I64, I64]:
     """Return which collectives had been waited for at which of ``told_ns``, however short the wait: those that were
     asked for since the last such places, in turn, where they are as many."""
-    row = np.flatnonzero(pending.elsewhere & ~pending.returns)
-    row = row[np.argsort(pending.from_ns[row], kind="stable")]
+    row = in_order(np.flatnonzero(pending.elsewhere & ~pending.returns), pending.from_ns)
     asked = np.searchsorted(pending.from_ns[row], told_ns)
     first = np.flatnonzero(begins(asked))
     before, places = np.append(0, asked[first])[:-1], np.diff(np.append(first, len(asked)))

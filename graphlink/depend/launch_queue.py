@@ -14,7 +14,7 @@ import numpy as np
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import EMPTY, I64, NOWHERE, Linked, Trace
 from graphlink.spans import NEVER
-from graphlink.tables import distinct, equal_runs, numbered_values, sums, values_at
+from graphlink.tables import distinct, equal_runs, in_order, numbered_values, sums, values_at
 
 LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings contained 908 to 1,140 ops
 # of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
@@ -58,7 +58,7 @@ def _told(trace: Trace) -> tuple[I64, I64]:
     calls, row = trace.calls, np.flatnonzero(trace.overhead.name == trace.strings.index(ROWS))
     start_ns, end_ns = trace.overhead.start_ns[row], trace.overhead.end_ns[row]
     long = np.flatnonzero(calls.end_ns - calls.start_ns >= (end_ns - start_ns).min())
-    order = long[np.argsort(calls.start_ns[long], kind="stable")]
+    order = in_order(long, calls.start_ns)
     at = np.searchsorted(calls.start_ns[order], start_ns, side="right") - 1
     start_ns, end_ns, at = (column[at >= 0] for column in (start_ns, end_ns, at))
     call = order[at]

@@ -25,7 +25,7 @@ from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.patterns import fits
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import begins, concat, how_many, marked, spread, take
+from graphlink.tables import begins, concat, how_many, in_order, marked, spread, take
 
 
 class Dependencies(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     reason[_older_of_stream(cuda, pairs, to_op, target)] = _IMPLIED
     to_op &= reason == 0
     edge = np.flatnonzero(to_op)
-    order = edge[np.lexsort((pairs.source[edge], target[edge]))]
+    order = in_order(edge, target, pairs.source)
     new = begins(pairs.source[order], target[order])
     reason[order[~new]] = _DUPLICATE
     bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(new))

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from graphlink.model import EMPTY, I64, NOWHERE, Bool, Trace, Waits
-from graphlink.tables import begins, codes, counted_from, marked, nowhere, numbered_rows, spread, successive
+from graphlink.tables import begins, codes, counted_from, in_order, marked, nowhere, numbered_rows, spread, successive
 
 
 class Replays(msgspec.Struct, frozen=True):
@@ -105,8 +105,7 @@ def _recorded(trace: Trace) -> tuple[I64, I64, I64]:
     node = codes(graph, np.concatenate([device.graph_node, deps.node, deps.before]))
     node, after, before = np.split(node, [len(device.graph), len(device.graph) + len(deps.node)])
     replay = np.where((device.graph > 0) & (device.correlation > 0), codes(device.correlation, device.graph), NOWHERE)
-    rows = np.flatnonzero(replay != NOWHERE)
-    rows = rows[np.lexsort((node[rows], replay[rows]))]
+    rows = in_order(np.flatnonzero(replay != NOWHERE), replay, node)
     twice = np.unique(replay[rows[~begins(replay[rows], node[rows])]])  # a body that ran again: which run is not told
     told = np.isin(node, after) & (replay != NOWHERE) & ~np.isin(replay, twice)
     by_node = np.argsort(after, kind="stable")
@@ -126,7 +125,7 @@ def _chained(source: I64, target: I64, stream: I64) -> I64:
     pair = np.flatnonzero((stream[source] == stream[target]) & (source < target))
     pair = pair[np.lexsort((-source[pair], target[pair]))]
     pair = pair[begins(target[pair])]
-    pair = pair[np.lexsort((target[pair], source[pair]))]
+    pair = in_order(pair, source, target)
     pair = pair[begins(source[pair])]
     return spread(len(stream), target[pair], source[pair])
 
@@ -145,8 +144,7 @@ def _around(block: I64, home: I64, queue: I64, first: Bool, entering: Bool, apar
         spread(len(row), place[earlier[leaves]], later[leaves]),
     )
     head, tail = row[entering & ~first], row[apart]
-    entered = np.flatnonzero((block < 0) | entering)
-    entered = entered[np.argsort(place[entered], kind="stable")]
+    entered = in_order(np.flatnonzero((block < 0) | entering), place)
     follower = next_of[place[tail]]
     following = np.where(follower == NOWHERE, NOWHERE, place[follower])
     low, high = (np.searchsorted(place[entered], following, side=side) for side in ("left", "right"))

@@ -12,7 +12,7 @@ from graphlink.depend.timeline import Elements, Neighbours
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
-from graphlink.tables import last_before, lookup, spread, take, tuples
+from graphlink.tables import last_before, lookup, pointing_at, take, tuples
 
 Handed: TypeAlias = dict[tuple[int, int], tuple[int, int, bool]]
 
@@ -74,9 +74,7 @@ def handed_over(linked: Linked, el: Elements, run: Run) -> Handed:
     out = {key: (ns, by, True) for key, (ns, by) in zip(keys, asked, strict=True)}
     if et is None or not et.made_by.any():
         return out
-    row_of = spread(
-        len(et.id) + 1, linked.match.et[linked.match.et != NOWHERE], np.flatnonzero(linked.match.et != NOWHERE)
-    )
+    row_of = pointing_at(linked.match.et, len(et.id) + 1)
     reads = np.flatnonzero(et.made_by)
     reader, maker = row_of[reads], row_of[lookup(et.id, et.made_by[reads])]
     real = (reader != NOWHERE) & (maker != NOWHERE)

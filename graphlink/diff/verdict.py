@@ -26,7 +26,14 @@ def verdict(before: RunFacts, after: RunFacts, basis: Basis, *, compare: bool = 
     by pair. Where the runs do not ``compare``, there is no test.
     """
     steps = basis.steps(before), basis.steps(after)
-    identical = _identical(before, after)
+    # whether all steps, and all operations, of both runs take the same time to the ns: two recordings never do
+    identical = len(before.ranks) == len(after.ranks) and all(
+        one.took_ns == other.took_ns
+        and one.entry.replay.measured_ns == other.entry.replay.measured_ns
+        and one.file.operations == other.file.operations
+        and one.file.parts == other.file.parts
+        for one, other in zip(before.ranks.values(), after.ranks.values(), strict=True)
+    )
     means = [float(sample.mean()) for sample in steps]
     found, test = _tested(*steps, enough=basis.enough) if compare else (None, "")
     margin = None if found is None else 100 * found.margin(LEVEL) / means[0]
@@ -95,19 +102,6 @@ def _answer(
 
 def _percent(p: float) -> str:
     return f"{100 * p:.2g} %" if p >= _LEAST else f"less than {100 * _LEAST:.4f} %"
-
-
-def _identical(before: RunFacts, after: RunFacts) -> bool:
-    """Tell whether all steps, and all operations, of both runs take the same time to the ns: two recordings
-    never do.
-    """
-    return len(before.ranks) == len(after.ranks) and all(
-        one.took_ns == other.took_ns
-        and one.entry.replay.measured_ns == other.entry.replay.measured_ns
-        and one.file.operations == other.file.operations
-        and one.file.parts == other.file.parts
-        for one, other in zip(before.ranks.values(), after.ranks.values(), strict=True)
-    )
 
 
 def fail_on(found: Verdict, limit_pct: float) -> FailOn:

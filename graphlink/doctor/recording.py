@@ -300,7 +300,7 @@ def late_lacking(graph: Graph, linked: Linked) -> Iterator[Finding]:
     Ops without a launch of their own (not recorded, or behind that of a graph) are other findings.
     """
     first = marked(len(linked.device_call), np.unique(linked.device_call, return_index=True)[1])
-    delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    delay = graph.nodes_of(NodeKind.DEVICE_DELAY)
     row = graph.row[delay]
     ns = graph.duration_ns[delay[first[row] & (linked.device_call[row] != NOWHERE)]]  # they do not overlap
     share = share_of(int(ns.sum()), int(graph.end_ns.max(initial=0)))

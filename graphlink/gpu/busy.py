@@ -18,7 +18,7 @@ from graphlink.graph.families import PYTHON, families_of
 from graphlink.graph_model import CHAINED, Graph, NodeKind
 from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import marked, spread, tuples
+from graphlink.tables import in_order, marked, spread, tuples
 
 BINS: Final = 1_200  # of a device, however long it was recorded
 LEVELS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -61,8 +61,7 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
     start_ns, end_ns = device.start_ns + offset_ns, device.end_ns + offset_ns
     out = []
     for number in np.unique(device.device).tolist():
-        rows = np.flatnonzero((device.device == number) & (device.kind != DeviceKind.HOST))
-        rows = rows[np.argsort(start_ns[rows], kind="stable")]
+        rows = in_order(np.flatnonzero((device.device == number) & (device.kind != DeviceKind.HOST)), start_ns)
         start, end = start_ns[rows], end_ns[rows]
         copies, communicates = is_copy[rows], is_comm[rows]
         computes, sets = ~copies & ~communicates, device.kind[rows] == DeviceKind.MEMSET

@@ -152,7 +152,7 @@ class Hosts:
     def _latency_ns(self) -> I64:
         """Return the launch latency of each device row; of one without a launch of its own the usual one."""
         graph, call = self.graph, self.linked.device_call
-        ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+        ops = graph.nodes_of(NodeKind.DEVICE_OP)
         out = spread(len(call), graph.row[ops], graph.launch_latency_ns[ops], 0)
         alone = (turns(call) == 0) & (call != NOWHERE)
         out[~alone] = int(np.median(out[alone])) if alone.any() else 0
@@ -288,7 +288,7 @@ def _before(graph: Graph, row: I64, idle: Pieces) -> tuple[I64, I64]:
     """Return the op that each device row, or the delay before it, depends on and that ended last, and when, within its
     interval.
     """
-    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
+    node = graph.nodes_of(NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
     place = spread(int(graph.row[node].max(initial=-1)) + 1, row, np.arange(len(row)))[graph.row[node]]
     source = last_source(graph, node[place != NOWHERE], ON_DEVICE, place[place != NOWHERE])
     done = np.where(source == NOWHERE, idle.start_ns, graph.end_ns[source] + graph.epoch_ns)

@@ -176,7 +176,13 @@ def _told(found: Found, number: int) -> list[Part]:
     if not told.gpu:
         return []
     why = f" ({found.told[number]})" if found.told[number] else ""
-    parts: list[Part] = [_utilisation(found, number), *(Sentence([line]) for line in _lines(told))]
+    waited = [] if told.waited is UNSET else wait_lines(told.waited)
+    late = [line for one in told.late_starts if one for line in late_lines(one)]
+    lines = [line.strip().removesuffix(".") for line in [*waited, *late]]
+    parts: list[Part] = [
+        _utilisation(found, number),
+        *(Sentence([f"{line[0].upper()}{line[1:]}."]) for line in lines),
+    ]
     parts += [_causes(found, told), *_steps(found, found.rank(number)), _longest(found, told)]
     return [Folded(f"Rank {number}{why}: why it was idle", parts, open=number == next(iter(found.told)))]
 
@@ -199,13 +205,6 @@ def _utilisation(found: Found, number: int) -> Sentence:
                 out += ["; while kernels ran, SM efficiency was ", fills, " (estimated)"]
             out.append(".")
     return Sentence(out)
-
-
-def _lines(told: RankIdle) -> list[str]:
-    waited = [] if told.waited is UNSET else wait_lines(told.waited)
-    late = [line for one in told.late_starts if one for line in late_lines(one)]
-    lines = [line.strip().removesuffix(".") for line in [*waited, *late]]
-    return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
 
 def _causes(found: Found, told: RankIdle) -> Table:

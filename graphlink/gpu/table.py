@@ -128,8 +128,23 @@ def idle_table(report: IdleReport) -> Lines:
     )
     out: Lines = []
     if len(ranks) > _FEW_RANKS:
+        head = ("rank", "device", "ms", "compute", "comm", "copies", "idle", "most by")
+        rows = [
+            (
+                str(rank.rank),
+                str(gpu.device),
+                ms(gpu.whole_ns),
+                *(
+                    percent(ns, gpu.whole_ns)
+                    for ns in (gpu.compute_ns, gpu.exposed_comm_ns, gpu.exposed_copy_ns, gpu.idle_ns)
+                ),
+                f"{causes[0].cause} {percent(causes[0].ns, gpu.idle_ns)}{replay_words(gpu)}" if causes else "",
+            )
+            for rank in ranks
+            for gpu, causes in zip(rank.gpu, rank.causes, strict=True)
+        ]
         out += [
-            _devices(ranks),
+            Table(rows, head, ">>>>>>><", indent=0, spare=("device", "copies", "ms")),
             "compute: kernels and memsets; comm, copies: the part beside which nothing computes",
             "",
         ]
@@ -137,25 +152,6 @@ def idle_table(report: IdleReport) -> Lines:
     out += [part for rank in ranks for part in _rank(rank)]
     others = "no device ops were recorded; graphlink critical-path and graphlink ops tell what the host did"
     return [*out, *([f"rank{'s' * (len(bare) > 1)} {first_few(bare, _MEMBERS)}: {others}"] if bare else [])]
-
-
-def _devices(ranks: Sequence[RankIdle]) -> Table:
-    head = ("rank", "device", "ms", "compute", "comm", "copies", "idle", "most by")
-    rows = [
-        (
-            str(rank.rank),
-            str(gpu.device),
-            ms(gpu.whole_ns),
-            *(
-                percent(ns, gpu.whole_ns)
-                for ns in (gpu.compute_ns, gpu.exposed_comm_ns, gpu.exposed_copy_ns, gpu.idle_ns)
-            ),
-            f"{causes[0].cause} {percent(causes[0].ns, gpu.idle_ns)}{replay_words(gpu)}" if causes else "",
-        )
-        for rank in ranks
-        for gpu, causes in zip(rank.gpu, rank.causes, strict=True)
-    ]
-    return Table(rows, head, ">>>>>>><", indent=0, spare=("device", "copies", "ms"))
 
 
 def _rank(rank: RankIdle) -> Lines:

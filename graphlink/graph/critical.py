@@ -104,7 +104,24 @@ def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> Critical
         path.append(at)
         at = before[at]
     node = np.array(path[::-1], np.int32)
-    return _summed(graph, node, held[node], end_ns, shares)
+    dependency = held[node]
+    cost, share, kind = np.diff(end_ns[node], prepend=0), shares[node], graph.kind[node]
+    delay = cost - graph.duration_ns[node]
+    by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
+    by_share[Share.IDLE.name.lower()] += int(delay.sum())
+    edge = np.append(NOWHERE, graph.edge_kind[dependency[1:]])[: len(node)].astype(np.int32)
+    return CriticalChain(
+        node=node,
+        cost_ns=cost,
+        late_ns=delay,
+        edge=edge,
+        dependency=dependency,
+        share=share,
+        length_ns=int(cost.sum()),
+        share_ns=by_share,
+        gap_ns=int(cost[kind == NodeKind.HOST_GAP].sum()),
+        delay_ns=int(np.where(kind == NodeKind.DEVICE_DELAY, cost, delay).sum()),
+    )
 
 
 def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
@@ -123,26 +140,6 @@ def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> 
         last = np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
         held[block.nodes.start + some] = block.edges.start + last
     return held
-
-
-def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalChain:
-    cost, share, kind = np.diff(end_ns[path], prepend=0), shares[path], graph.kind[path]
-    delay = cost - graph.duration_ns[path]
-    by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
-    by_share[Share.IDLE.name.lower()] += int(delay.sum())
-    edge = np.append(NOWHERE, graph.edge_kind[dependency[1:]])[: len(path)].astype(np.int32)
-    return CriticalChain(
-        node=path,
-        cost_ns=cost,
-        late_ns=delay,
-        edge=edge,
-        dependency=dependency,
-        share=share,
-        length_ns=int(cost.sum()),
-        share_ns=by_share,
-        gap_ns=int(cost[kind == NodeKind.HOST_GAP].sum()),
-        delay_ns=int(np.where(kind == NodeKind.DEVICE_DELAY, cost, delay).sum()),
-    )
 
 
 def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:

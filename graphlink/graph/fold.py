@@ -20,7 +20,7 @@ from graphlink.choices import FOLDED
 from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import least, marked, numbered_values, spread, sums, take
+from graphlink.tables import in_order, least, marked, numbered_values, places, spread, sums, take
 
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
@@ -55,8 +55,7 @@ def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
     )
     pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
     before = spread(n, edges.target[pure], edges.source[pure])
-    node = np.flatnonzero(chained)
-    node = node[np.argsort(graph.tid[node], kind="stable")]
+    node = in_order(np.flatnonzero(chained), graph.tid)
     begins = np.ones(len(node), np.bool_)
     begins[1:] = before[node[1:]] != node[:-1]
     return node, spread(n, node, np.cumsum(begins, dtype=np.int64))
@@ -115,7 +114,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     lowest = least(n, into, np.arange(n), n)
     kept = np.flatnonzero(into == np.arange(n))
     order = kept[np.argsort(lowest[kept])]
-    new = spread(n, order, np.arange(len(order)))
+    new = places(order, n)
     source, target = new[into[edges.source]], new[into[edges.target]]
     outside = source != target
     joined = Edges.join([take(Edges(source, target, edges.kind, edges.found_by), outside)])

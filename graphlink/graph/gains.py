@@ -198,8 +198,8 @@ def _op_of(graph: Graph) -> I32:
     """Return the op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
     out = np.arange(len(graph.kind), dtype=np.int32)
     out[np.isin(graph.kind, _NO_OPS)] = NOWHERE
-    ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
-    parts = np.flatnonzero(graph.kind == NodeKind.HOST_PART)
+    ops = graph.nodes_of(NodeKind.HOST_OP)
+    parts = graph.nodes_of(NodeKind.HOST_PART)
     if len(parts) and len(ops):
         whole = spread(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), graph.row[ops], ops)[
             graph.row[parts]

@@ -23,7 +23,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.read.host import SCHEMA, TIME
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
-from graphlink.tables import how_many, spread, take, tuples
+from graphlink.tables import how_many, pointing_at, take, tuples
 
 CATEGORY: Final = {
     DeviceKind.KERNEL: "kernel",
@@ -89,7 +89,7 @@ class Merged:
             for device in self.device_rows.get(row, ()):
                 self.last += 1
                 self.device_id[device] = self.last
-        self.host_rows = _host_row_of_et(self.linked)
+        self.host_rows: list[int] = pointing_at(self.linked.match.et, len(self.et.id)).tolist()
         self.own_ns = _own_ns(self.linked)
         named = take(comm.ops, ~comm.ops.on_host & (comm.ops.group != NOWHERE))
         self.group_names = {row: named.groups[group][1] for row, group in tuples(named.row, named.group)}
@@ -225,12 +225,6 @@ def _et(linked: Linked) -> HostTrace:
     assert linked.et is not None
     assert linked.et.nodes_json is not None
     return linked.et
-
-
-def _host_row_of_et(linked: Linked) -> list[int]:
-    matched = np.flatnonzero(linked.match.et != NOWHERE)
-    rows: list[int] = spread(len(_et(linked).id), linked.match.et[matched], matched).tolist()
-    return rows
 
 
 def _own_ns(linked: Linked) -> I64:

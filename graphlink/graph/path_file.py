@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -132,20 +132,25 @@ def load(path: Path) -> PathFile:
         InputError: it cannot be read, or is none of ours.
     """
     file = document.load(path, PathFile, _WHAT, _TODO)
-    nodes = file.nodes
-    columns = {name: len(getattr(nodes, name)) for name in nodes.__struct_fields__}
+    kinds = [edge for edge in file.nodes.held_by if edge is not None]
+    refuse_broken(path, file, ("name", file.nodes.name, file.names), ("held_by", kinds, file.edge_kinds))
+    return file
+
+
+def refuse_broken(path: Path, file: Any, *coded: tuple[str, list[int], list[str]]) -> None:
+    """Refuse ``nodes`` of a file whose columns have different lengths, or hold codes that no entry of their table has:
+    shares, and what is ``coded`` (name, codes, table).
+
+    Raises:
+        InputError: it is so.
+    """
+    columns = {name: len(getattr(file.nodes, name)) for name in file.nodes.__struct_fields__}
     if len(set(columns.values())) > 1:
         lengths = ", ".join(f"{name} {length:,}" for name, length in columns.items())
         raise InputError("its columns are not of one length", path=path, where=f"nodes: {lengths}", todo=_TODO)
-    kinds = [edge for edge in nodes.held_by if edge is not None]
-    for name, codes, table in (
-        ("name", nodes.name, file.names),
-        ("share", nodes.share, file.shares),
-        ("held_by", kinds, file.edge_kinds),
-    ):
+    for name, codes, table in (*coded, ("share", file.nodes.share, file.shares)):
         if codes and not 0 <= min(codes) <= max(codes) < len(table):
             raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=_TODO)
-    return file
 
 
 class _Length(msgspec.Struct):

@@ -20,7 +20,7 @@ from graphlink.graph.order import BLOCK, blocks, heads
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
-from graphlink.tables import concat, how_many, marked, spread
+from graphlink.tables import concat, how_many, marked, places, spread
 
 PAGEABLE = re.compile("Pageable")
 _STAGES = 0.9  # of the longer of the two that a copy and what stages it run side by side
@@ -155,7 +155,7 @@ def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
         2 * target.astype(np.int64) + (gap > 0), kind="stable"
     )  # targets ascend already: what holds them back comes first
     source = source[order]
-    last = spread(chains, source, np.arange(len(source)))
+    last = places(source, chains)
     last_use = marked(len(source), last[last != NOWHERE])
     ending = np.flatnonzero(used & leads_nowhere(graph))
     end_ns = spread(chains, of_node[ending], slack.node_ns[ending], NEVER)  # what a path that ends there loses by it

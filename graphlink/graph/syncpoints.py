@@ -18,7 +18,7 @@ from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I64, NOWHERE, Linked
-from graphlink.tables import nowhere, tuples
+from graphlink.tables import in_order, nowhere, tuples
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended
 _ROUNDING_NS: Final = 1000  # of recordings in whole us
@@ -107,8 +107,7 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
     mine = np.append(of_edge, NOWHERE)[ways.edge]
     free = mine == NOWHERE
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
-    other = np.flatnonzero(~free)
-    other = other[np.argsort(ways.low[other], kind="stable")]
+    other = in_order(np.flatnonzero(~free), ways.low)
     across = tuples(ways.low[other], ways.high[other], ways.loss_ns[other], mine[other])
     best = _least_of_others(asked.tolist(), list(across))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]

@@ -86,8 +86,12 @@ def node_blocks(graph: Graph) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
     ios, schemas, text_row = _host_texts(graph)
     calls, of_few = _sync_calls(graph), comm_bytes(graph)
-    for node, text in _text_columns(graph).items():
-        of_few[node] = of_few.get(node, b"") + text
+    # and the texts that features know of nodes
+    for name, column in graph.columns.items():
+        if column.texts and name not in COMMUNICATION:
+            encoded = {k: attr.text(name, column.texts[k]) for k in np.unique(column.value).tolist()}
+            for i, k in tuples(column.node, column.value):
+                of_few[i] = of_few.get(i, b"") + encoded[k]
     calling, few = sorted(calls), sorted(of_few)
     for part, heads, tails in node_fields(graph):
         ints = attr.int_attributes([*_int_columns(graph, part), *_open_columns(graph, part)], graph.host[part])
@@ -270,17 +274,6 @@ def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
             value, where = np.zeros(part.stop - part.start, np.int64), np.zeros(part.stop - part.start, np.bool_)
             value[at], where[at] = column.value[mine], True
             yield name, value, where
-
-
-def _text_columns(graph: Graph) -> dict[int, bytes]:
-    """Return the texts that features know of nodes, by node."""
-    out: dict[int, bytes] = {}
-    for name, column in graph.columns.items():
-        if column.texts and name not in COMMUNICATION:
-            encoded = {k: attr.text(name, column.texts[k]) for k in np.unique(column.value).tolist()}
-            for i, k in tuples(column.node, column.value):
-                out[i] = out.get(i, b"") + encoded[k]
-    return out
 
 
 def _sync_calls(graph: Graph) -> dict[int, bytes]:

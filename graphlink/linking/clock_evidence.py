@@ -14,7 +14,20 @@ from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import SYNCS, Role, roles
 from graphlink.model import EMPTY, F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.patterns import containing
-from graphlink.tables import MOST, begins, codes, concat, last_before, least, lookup, marked, spread, successive, take
+from graphlink.tables import (
+    MOST,
+    begins,
+    codes,
+    concat,
+    in_order,
+    last_before,
+    least,
+    lookup,
+    marked,
+    spread,
+    successive,
+    take,
+)
 
 USUAL_NS: Final = {
     "hip": 4_700,
@@ -269,7 +282,7 @@ def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I
     launch.
     """
     calls = trace.calls
-    by = by[np.argsort(calls.tid[by], kind="stable")]
+    by = in_order(by, calls.tid)
     at = last_before((calls.tid[call[launched]],), calls.start_ns[call[launched]], (calls.tid[by],), calls.start_ns[by])
     return launched[at[at != NOWHERE]], by[at != NOWHERE]
 

@@ -42,12 +42,14 @@ from graphlink.tables import (
     codes,
     concat,
     how_many,
+    in_order,
     largest,
     last_before,
     least,
     lookup,
     numbered_rows,
     numbered_values,
+    places,
     spread,
     successive,
     sums,
@@ -173,7 +175,7 @@ def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
 def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
     """Return the rows of some devices in order of start."""
     row = np.flatnonzero(np.isin(trace.device.device, devices))
-    return row[np.argsort(trace.device.start_ns[row], kind="stable")]
+    return in_order(row, trace.device.start_ns)
 
 
 class _ClockRows(msgspec.Struct, frozen=True):
@@ -200,10 +202,9 @@ def _rows(trace: Trace, call: I32, waits: Evidence, order: Succession, devices: 
     has = call[row] != NOWHERE
     most_ns = spread(len(row), has, start_ns[has] - trace.calls.start_ns[call[row[has]]], _EVER)
     idle_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
-    place = spread(len(call), row, np.arange(len(row)))
+    place = places(row, len(call))
     before, after = place[order.before], place[order.after]
-    keep = np.flatnonzero((before != NOWHERE) & (before < after))
-    keep = keep[np.argsort(after[keep], kind="stable")]
+    keep = in_order(np.flatnonzero((before != NOWHERE) & (before < after)), after)
     pairs = take(replace(order, before=before, after=after), keep)
     return _ClockRows(row, start_ns, least_ns[row], most_ns, idle_ns, pairs, rounding_ns(trace))
 
@@ -308,17 +309,10 @@ def _agreeing(least: I64, most: I64, first: int, last: int) -> Iterator[tuple[in
         bad = np.flatnonzero(lows > highs)
         n = int(bad[0]) if len(bad) else len(lows)
         if n:
-            low_at = (
-                at + int(np.flatnonzero(least[part][:n] == lows[n - 1])[-1])
-                if (least[part][:n] == lows[n - 1]).any()
-                else low_at
-            )
-            high_at = (
-                at + int(np.flatnonzero(most[part][:n] == highs[n - 1])[-1])
-                if (most[part][:n] == highs[n - 1]).any()
-                else high_at
-            )
             low, high = int(lows[n - 1]), int(highs[n - 1])
+            of_low, of_high = np.flatnonzero(least[part][:n] == low), np.flatnonzero(most[part][:n] == high)
+            low_at = at + int(of_low[-1]) if len(of_low) else low_at
+            high_at = at + int(of_high[-1]) if len(of_high) else high_at
         at += n
         if len(bad):
             yield low, high, low_at if most[at] < low else high_at, at

@@ -8,7 +8,7 @@ of the ``nccl:*`` range around its launch or its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,7 +23,7 @@ from graphlink.linking.commtypes import (
     sizes_may_differ,
     waiting_calls,
 )
-from graphlink.linking.nest import innermost, last_started
+from graphlink.linking.nest import enclosing
 from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import (
     I32,
@@ -46,7 +46,7 @@ from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
 from graphlink.records import NOTE
-from graphlink.tables import marked, spread, sums, tuples
+from graphlink.tables import marked, pointing_at, spread, sums, tuples
 
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
@@ -120,20 +120,24 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     )
 
 
+def calls_of_et(linked: Linked) -> Iterator[tuple[int, Comm]]:
+    """Yield the communication of each ET node that has a host row, with that row."""
+    if linked.et is not None:
+        host_row = pointing_at(linked.match.et, len(linked.et.id))[linked.et.comm.row]
+        for row, comm in zip(host_row.tolist(), linked.et.comm.comms, strict=True):
+            if row != NOWHERE:
+                yield row, comm
+
+
 def _recorded_calls(linked: Linked) -> _Calls:
-    trace, et = linked.trace, linked.et
+    trace = linked.trace
     calls = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
     disagreeing: dict[str, int] = {}
-    if et is not None and len(et.comm.row):
-        matched = np.flatnonzero(linked.match.et != NOWHERE)
-        host_of = spread(len(et.id), linked.match.et[matched], matched)
-        for row, comm in zip(host_of[et.comm.row].tolist(), et.comm.comms, strict=True):
-            if row == NOWHERE:
-                continue
-            difference = _difference(calls.get(row), comm)
-            if difference:
-                disagreeing[difference] = disagreeing.get(difference, 0) + 1
-            calls[row] = _merged(calls.get(row), comm)
+    for row, comm in calls_of_et(linked):
+        difference = _difference(calls.get(row), comm)
+        if difference:
+            disagreeing[difference] = disagreeing.get(difference, 0) + 1
+        calls[row] = _merged(calls.get(row), comm)
     device = dict(zip(trace.device.comm.row.tolist(), trace.device.comm.comms, strict=True))
     return _Calls(
         {row: comm for row, comm in calls.items() if comm.name != "wait"},
@@ -362,8 +366,7 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
     call = linked.device_call[rows]
     launched = np.flatnonzero(call != NOWHERE)
     at_ns = trace.calls.start_ns[call[launched]]
-    found = last_started(host, ~linked.crossing, trace.calls.tid[call[launched]], at_ns)
-    found = innermost(host, linked.parent, found, wanted, at_ns)
+    found = enclosing(host, linked.parent, ~linked.crossing, wanted, trace.calls.tid[call[launched]], at_ns)
     names = [""] * len(rows)
     for k, row in tuples(launched, found):
         if row != NOWHERE:
@@ -379,10 +382,9 @@ def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     named = fits(asynchronous_form(trace), trace.strings)[host.name]
     rows = np.flatnonzero(named & host.annotation & linked.crossing)
     wanted = marked(len(host.tid), np.array([*calls.host], np.int64))
-    around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
-    around = innermost(host, linked.parent, around, wanted, host.start_ns[rows])
+    ops = enclosing(host, linked.parent, ~linked.crossing, wanted, host.tid[rows], host.start_ns[rows])
     found = []
-    for row, op in tuples(rows, around):
+    for row, op in tuples(rows, ops):
         name = trace.strings[host.name[row]]
         comm = calls.host.get(row, calls.host.get(op))
         if comm is None or kind_of(comm.name) is not kind_of(name):

@@ -14,7 +14,7 @@ from graphlink.errors import InputError
 from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
 from graphlink.patterns import fits
-from graphlink.tables import grouped, how_many, lookup, marked, nowhere, spread
+from graphlink.tables import grouped, how_many, in_order, lookup, marked, nowhere, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
@@ -138,7 +138,13 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     iteration of many); among several such places the one with the same autograd sequence numbers. Raises ``InputError``
     if less than half of the ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
     """
-    in_both = names.present(names.kineto) & names.present(names.et[et.rf_id > 0]) & ~_run_elsewhere(trace, names)
+    # without the names of ranges on threads that have nothing but gloo's
+    gloo = fits(asynchronous_form(trace), names.text)[names.kineto]
+    in_both = (
+        names.present(names.kineto)
+        & names.present(names.et[et.rf_id > 0])
+        & ~names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
+    )
     kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
     nodes = _threads(et.tid, et.rf_id, names.et, in_both[names.et] & (et.rf_id > 0))
     possible = sum(len(t.rows) for t in nodes)
@@ -163,12 +169,6 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     return pairs, notes
 
 
-def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
-    """Return the names of ranges on threads that have nothing but gloo's."""
-    gloo = fits(asynchronous_form(trace), names.text)[names.kineto]
-    return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
-
-
 def _todo(trace: Trace) -> str:
     return f"give the ET and the Kineto trace of one rank of one run (Kineto: {trace.path})"
 
@@ -176,7 +176,7 @@ def _todo(trace: Trace) -> str:
 def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
     """Group the kept rows by thread, the thread that has most of them first."""
     kept = np.flatnonzero(keep)
-    rows = kept[np.lexsort((order[kept], tid[kept]))]
+    rows = in_order(kept, tid, order)
     if not len(rows):
         return []
     cuts = np.flatnonzero(np.diff(tid[rows])) + 1

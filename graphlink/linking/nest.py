@@ -20,7 +20,7 @@ import numpy as np
 from graphlink.linking.commtypes import collective_type, kind_of
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows, Linked
 from graphlink.patterns import fits
-from graphlink.tables import MOST, last_before, marked, nowhere, numbered_rows, spread, tuples
+from graphlink.tables import MOST, in_order, last_before, marked, nowhere, numbered_rows, spread, tuples
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
 _FRAMES: Final = 8  # of a stack
@@ -77,9 +77,9 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
         if not annotation[i]:
             op_fits.append(min(ends, op_fits[-1]) if op_fits else ends)
     _adopt(parent, crossing)
-    enclosing = np.array(parent, np.int64)
-    inside = np.flatnonzero(enclosing != NOWHERE)
-    parents = spread(count, by_tid[inside], by_tid[enclosing[inside]].astype(np.int32))
+    outer = np.array(parent, np.int64)
+    inside = np.flatnonzero(outer != NOWHERE)
+    parents = spread(count, by_tid[inside], by_tid[outer[inside]].astype(np.int32))
     return parents, marked(count, by_tid[np.array(crossing, np.bool_)])
 
 
@@ -102,9 +102,8 @@ def with_late_ends(rows: HostRows, parent: I32, crossing: Bool) -> tuple[HostRow
     What reaches past two rows behind that op is asynchronous, and stays outside.
     """
     late = np.flatnonzero(crossing & ~rows.annotation)
-    around = last_started(rows, ~crossing, rows.tid[late], rows.start_ns[late])
-    around = innermost(rows, parent, around, ~rows.annotation, rows.start_ns[late])
-    late, around = late[around != NOWHERE], around[around != NOWHERE]
+    outer = enclosing(rows, parent, ~crossing, ~rows.annotation, rows.tid[late], rows.start_ns[late])
+    late, outer = late[outer != NOWHERE], outer[outer != NOWHERE]
     nested, end_ns = np.flatnonzero(~crossing), rows.end_ns.copy()
 
     def behind(at_ns: I64) -> I64:
@@ -113,20 +112,20 @@ def with_late_ends(rows: HostRows, parent: I32, crossing: Bool) -> tuple[HostRow
         return np.append(nested, len(end_ns))[found]
 
     starts, ends = np.append(rows.start_ns, MOST), np.append(rows.end_ns, MOST)
-    after = behind(rows.end_ns[around])
+    after = behind(rows.end_ns[outer])
     little = ends[behind(ends[after])] > rows.end_ns[late]
-    late, around, after = late[little], around[little], after[little]
+    late, outer, after = late[little], outer[little], after[little]
     end_ns[late] = np.minimum(end_ns[late], starts[after])
-    of_thread = late[np.argsort(rows.tid[late], kind="stable")]
-    for inner, outer in tuples(of_thread[:0:-1], of_thread[-2::-1]):  # some in each other
-        if rows.tid[inner] == rows.tid[outer] and rows.start_ns[inner] < end_ns[outer]:
-            end_ns[outer] = max(end_ns[outer], end_ns[inner])
+    of_thread = in_order(late, rows.tid)
+    for inner, before in tuples(of_thread[:0:-1], of_thread[-2::-1]):  # some in each other
+        if rows.tid[inner] == rows.tid[before] and rows.start_ns[inner] < end_ns[before]:
+            end_ns[before] = max(end_ns[before], end_ns[inner])
     until_ns = end_ns[late]
-    while len(around):
-        np.maximum.at(end_ns, around, until_ns)
-        around = parent[around]
-        inside = (around != NOWHERE) & ~np.append(rows.annotation, True)[around]
-        around, until_ns = around[inside], until_ns[inside]
+    while len(outer):
+        np.maximum.at(end_ns, outer, until_ns)
+        outer = parent[outer]
+        inside = (outer != NOWHERE) & ~np.append(rows.annotation, True)[outer]
+        outer, until_ns = outer[inside], until_ns[inside]
     return replace(rows, end_ns=end_ns), len(late)
 
 
@@ -138,8 +137,7 @@ def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
     found = nowhere(len(at_ns), np.int32)
     if not len(at_ns):
         return found
-    row = np.flatnonzero(usable).astype(np.int32)
-    row = row[np.argsort(rows.tid[row], kind="stable")]
+    row = in_order(np.flatnonzero(usable).astype(np.int32), rows.tid)
     row_tid = rows.tid[row]
     asks = np.argsort(tid, kind="stable")
     threads, first = np.unique(tid[asks], return_index=True)
@@ -167,6 +165,16 @@ def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_
     return at
 
 
+def enclosing(
+    rows: HostRows, parent: I32, usable: Bool, wanted: Bool, tid: I64, at_ns: I64, until_ns: I64 | None = None
+) -> I32:
+    """Return for each (``tid``, ``at_ns``) the innermost ``wanted`` row around it that ends after ``until_ns``, by
+    default after that moment; ``usable`` rows nest as ``parent`` says.
+    """
+    started = last_started(rows, usable, tid, at_ns)
+    return innermost(rows, parent, started, wanted, at_ns if until_ns is None else until_ns)
+
+
 def askers(linked: Linked) -> I32:
     """Find the op that asked for each host row that another thread ran; NOWHERE of rows that nest, that began on the
     asking thread, or that no op fits. O(n log n).
@@ -182,7 +190,7 @@ def askers(linked: Linked) -> I32:
     run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[asking]))
     if not len(asking) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
         return _in_turn(linked, run, asking)
-    asking = asking[np.argsort(rows.rf_id[asking], kind="stable")]
+    asking = in_order(asking, rows.rf_id)
     at = np.searchsorted(rows.rf_id[asking], rows.rf_id[run]) - 1
     op = asking[np.maximum(at, 0)]
     known = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])

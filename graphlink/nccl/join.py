@@ -37,7 +37,7 @@ from graphlink.nccl.sides import (
 from graphlink.nccl.summary import TIMES, NcclClock, NcclGroup, NcclTimes, SideFiles, Split
 from graphlink.read.columns import Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import grouped, how_many, numbered_values, spread, sums
+from graphlink.tables import grouped, how_many, in_order, numbered_values, spread, sums
 
 _SHARE_CLOCKS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR)  # of one process
 _TIME_OF_DAY: Final = (DumpKind.INSPECTOR, DumpKind.FLIGHT_RECORDER)  # what their clocks show
@@ -186,7 +186,7 @@ def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
     theirs = np.flatnonzero(of_unit(ops, unit) & (ops.asked_until_ns != NOWHERE))
     if not len(theirs):
         return None
-    theirs = theirs[np.argsort(ops.issued_ns[theirs], kind="stable")]
+    theirs = in_order(theirs, ops.issued_ns)
     from_ns, until_ns = ops.issued_ns[theirs], ops.asked_until_ns[theirs]
     own = own[(calls.host_ns[own] >= from_ns[0]) & (calls.host_ns[own] <= until_ns.max())]
     place = np.searchsorted(from_ns, calls.host_ns[own], side="right") - 1

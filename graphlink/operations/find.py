@@ -57,7 +57,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     in_op = known.copy()
     in_op[known] = ~rows.annotation[op[known]] | host.inside[op[known]]
     bare = np.flatnonzero(~in_op)
-    alone = np.flatnonzero(graph.kind == NodeKind.HOST_CALL)
+    alone = graph.nodes_of(NodeKind.HOST_CALL)
     # a kernel outside any op stands for itself, below its call and the ranges around that
     base = np.zeros(len(bare) + len(alone), np.int64)
     base[: len(bare)][known[bare]] = host.path[op[bare[known[bare]]]]
@@ -70,7 +70,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     of_node = np.zeros(len(graph.kind), np.int64)
     for mine, paths in (
         (np.flatnonzero(np.isin(graph.kind, OF_HOST_ROWS)), host.operation),
-        (np.flatnonzero(graph.kind == NodeKind.DEVICE_OP), of_device),
+        (graph.nodes_of(NodeKind.DEVICE_OP), of_device),
     ):
         of_node[mine] = paths[graph.row[mine]]
     of_node[alone] = under[len(bare) :]
@@ -148,7 +148,7 @@ def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I6
     of_host, host_ns = found.of_node[host_nodes], graph.self_ns[host_nodes]
     with_row = graph.kind[host_nodes] != NodeKind.HOST_CALL
     back = spread(len(host_nodes), with_row, found.host.backward[graph.row[host_nodes[with_row]]], 0)
-    delays = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    delays = graph.nodes_of(NodeKind.DEVICE_DELAY)
     heads = np.flatnonzero(found.host.heads)
     head_back = found.host.backward[heads]
     calls = sums(count, found.of_row[heads[~head_back]], 1)

@@ -25,6 +25,7 @@ from graphlink.tables import (
     codes,
     distinct,
     how_many,
+    in_order,
     largest,
     marked,
     nowhere,
@@ -55,13 +56,17 @@ def graph_replays(linked: Linked, on_path_ns: I64 | None = None) -> list[GraphRe
     is one node.
     """
     rows = np.flatnonzero(_behind_graphs(linked))
-    rows = rows[np.lexsort((linked.trace.device.start_ns[rows], linked.trace.device.correlation[rows]))]
+    rows = in_order(rows, linked.trace.device.correlation, linked.trace.device.start_ns)
     device = take(linked.trace.device, rows)
     path_ns = np.zeros(len(rows), np.int64) if on_path_ns is None else on_path_ns[rows]
     first = np.flatnonzero(begins(device.correlation)) if len(rows) else rows
     launch = np.cumsum(begins(device.correlation)) - 1 if len(rows) else rows
     graph = _graphs(device, first)
-    nodes, node = _nodes(graph[launch], device, launch)
+    # the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then by
+    # start
+    turn = turns(launch, device.name)
+    turn[device.graph_node > 0] = 0
+    nodes, node = numbered_rows(graph[launch], device.graph_node, device.name, turn)
     length_ns, after_ns = device.end_ns - device.start_ns, device.start_ns - device.start_ns[first[launch]]
     spans_ns, between = _replays(linked, rows, device, first, launch)
     members = np.split(np.argsort(node, kind="stable"), np.cumsum(np.bincount(node, minlength=len(nodes)))[:-1])
@@ -108,7 +113,7 @@ def _replays(
         if not len(some):
             return None
         some = some[device.device[first[some]] == device.device[first[some[0]]]]  # of several devices that of the first
-        some = some[np.argsort(since_ns[some], kind="stable")]
+        some = in_order(some, since_ns)
         gaps = Spans(since_ns[some], until_ns[some])
         own = others[every.device[others] == device.device[first[some[0]]]]
         row, _, ns = overlaps(gaps, every.start_ns[own], every.end_ns[own])
@@ -151,15 +156,6 @@ def _graphs(device: DeviceRows, first: I64) -> I64:
     return numbered_texts(keys)[0].astype(np.int64)
 
 
-def _nodes(graph: I64, device: DeviceRows, launch: I64) -> tuple[I64, I64]:
-    """Return the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then
-    by start.
-    """
-    turn = turns(launch, device.name)
-    turn[device.graph_node > 0] = 0
-    return numbered_rows(graph, device.graph_node, device.name, turn)
-
-
 def _node(linked: Linked, device: DeviceRows, ops: I64, length_ns: I64, path_ns: I64) -> GraphNode:
     whole = linked.trace.strings[device.name[ops[0]]]
     return GraphNode(
@@ -197,7 +193,7 @@ def lanes_of(linked: Linked) -> list[Lane]:
 
 def lane_column(graph: Graph, linked: Linked) -> Mapping[str, Column]:
     """Return the lane of each device op as a column of the graph; nothing where there are none."""
-    row = graph.row[op := np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)]
+    row = graph.row[op := graph.nodes_of(NodeKind.DEVICE_OP)]
     lane = linked.trace.device.lane
     return {"lane": Column.of(op, lane[row], lane[row] > 0, linked.trace.strings)} if lane.any() else {}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, roles
-from graphlink.linking.nest import innermost, last_started
+from graphlink.linking.nest import enclosing
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, Linked
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import OTHER_THREADS, Part, PartOf
@@ -114,8 +114,8 @@ def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communic
     own = np.flatnonzero(device.kind != DeviceKind.HOST)
     own_ns, its = (device.end_ns - device.start_ns)[own], {key: column[own] for key, column in placed.items()}
     yield _summed(found.of_device[own], sort[own], device.name[own], steps, at_ns[own], own_ns, **its)
-    node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
-    delay = np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)
+    node = graph.nodes_of(NodeKind.DEVICE_OP)
+    delay = graph.nodes_of(NodeKind.DEVICE_DELAY)
     late_ns = sums(len(op), graph.row[node], graph.start_delay_ns[node]) + sums(
         len(op), graph.row[delay], graph.duration_ns[delay]
     )
@@ -136,16 +136,15 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked, steps: Steps, ot
     """
     host, calls = linked.trace.host, linked.trace.calls
     count = len(host.start_ns)
-    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC)))
+    node = graph.nodes_of(NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC)
     self_ns, wait_ns = (sums(count, graph.row[node], column[node]) for column in (graph.self_ns, graph.wait_ns))
-    usable = ~linked.crossing
-    around = last_started(host, usable, calls.tid, calls.start_ns)
-    around = innermost(host, linked.parent, around, usable, np.maximum(calls.start_ns, calls.end_ns - 1))
-    inside = around != NOWHERE
-    call_ns = sums(count, around[inside], (calls.end_ns - calls.start_ns)[inside])
+    usable, until_ns = ~linked.crossing, np.maximum(calls.start_ns, calls.end_ns - 1)
+    row = enclosing(host, linked.parent, usable, usable, calls.tid, calls.start_ns, until_ns)
+    inside = row != NOWHERE
+    call_ns = sums(count, row[inside], (calls.end_ns - calls.start_ns)[inside])
     own_ns = np.maximum(self_ns - np.maximum(call_ns - wait_ns, 0), 0)
     yield _summed(found.of_row, _HOST, 0, steps, host.start_ns, own_ns)
-    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)))
+    node = graph.nodes_of(NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)
     gap = graph.kind[node] == NodeKind.HOST_GAP
     between_ns = np.where(gap, graph.duration_ns[node], graph.duration_ns[node] - graph.self_ns[node])
     main = graph.tid[node] == _main_thread(linked)

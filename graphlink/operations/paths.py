@@ -16,7 +16,7 @@ import numpy as np
 
 from graphlink.depend.threads import forward_backward
 from graphlink.graph.families import PYTHON
-from graphlink.linking.nest import innermost, last_started, nest
+from graphlink.linking.nest import enclosing, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
 from graphlink.operations.records import Kind
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
@@ -203,13 +203,10 @@ def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
     within, _ = nest(modules, np.zeros(len(modules.tid), np.bool_), 0)
     everything = np.ones(len(modules.tid), np.bool_)
     until_ns = np.maximum(rows.start_ns, rows.end_ns - 1)
-    module = innermost(
-        modules, within, last_started(modules, everything, rows.tid, rows.start_ns), everything, until_ns
-    )
+    module = enclosing(modules, within, everything, everything, rows.tid, rows.start_ns, until_ns)
     module[linked.crossing] = NOWHERE
-    usable = ~linked.crossing
-    op = last_started(rows, usable, modules.tid, modules.start_ns)
-    op = innermost(rows, linked.parent, op, usable, np.maximum(modules.start_ns, modules.end_ns - 1))
+    usable, until_ns = ~linked.crossing, np.maximum(modules.start_ns, modules.end_ns - 1)
+    op = enclosing(rows, linked.parent, usable, usable, modules.tid, modules.start_ns, until_ns)
     same = np.flatnonzero(op != NOWHERE)
     alike = (rows.start_ns[op[same]] == modules.start_ns[same]) & (rows.end_ns[op[same]] == modules.end_ns[same])
     same = same[alike]

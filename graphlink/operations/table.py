@@ -23,7 +23,7 @@ from graphlink.operations.records import (
     TensorCores,
 )
 from graphlink.read.commnames import short_name
-from graphlink.records import Lines, Short, Table, counted, ms, percent, short_path, shortened
+from graphlink.records import Lines, Short, counted, ms, percent, short_path, shortened
 
 FEW_GRAPHS: Final = 3  # that are told
 _FEW_RANKS: Final = 2
@@ -102,17 +102,13 @@ def operations_table(report: OperationsReport, *, whole: bool = False) -> Lines:
     """
     ranks, out = report.ranks, Lines()
     if len(ranks) > _FEW_RANKS:
-        out += [_ranks(ranks), ""]
+        most = column("most by", "path", [rank.operations[0].path if rank.operations else None for rank in ranks])
+        names: tuple[str, ...] = ("rank", "host_ns")
+        if any(rank.device_ops for rank in ranks):
+            names = ("rank", "device_ns", "device_ops", "tensor_cores.eligible_ns", "tensor_cores.eligible_used")
+        out += [table(columns(RankOperations, ranks, *names, most), indent=0), ""]
         ranks = [max(ranks, key=lambda rank: (rank.device_ns, rank.host_ns, -rank.rank))]
     return [*out, *(part for rank in ranks for part in _rank(rank, whole))]
-
-
-def _ranks(ranks: Sequence[RankOperations]) -> Table:
-    most = column("most by", "path", [rank.operations[0].path if rank.operations else None for rank in ranks])
-    names: tuple[str, ...] = ("rank", "host_ns")
-    if any(rank.device_ops for rank in ranks):
-        names = ("rank", "device_ns", "device_ops", "tensor_cores.eligible_ns", "tensor_cores.eligible_used")
-    return table(columns(RankOperations, ranks, *names, most), indent=0)
 
 
 def _rank(rank: RankOperations, whole: bool) -> Lines:

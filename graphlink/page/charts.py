@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from graphlink.hatches import FONT, HATCHES, Hatch, pattern, round_step, xml
 from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
-from graphlink.records import percent, plain, shortened, time
+from graphlink.records import UNITS, percent, plain, shortened, time
 
 
 class Look(NamedTuple):
@@ -327,9 +327,7 @@ def _strip(chart: Strip, top: float) -> tuple[str, float]:
 def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> str:
     """Draw ticks at round times below the lanes."""
     step = round_step(max((high_ns - low_ns) / 8, 1))
-    unit_ns, unit = next(
-        one for one in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if high_ns >= one[0] or one[0] == 1
-    )
+    unit_ns, unit = next((one for one in UNITS if high_ns >= one[0]), UNITS[-1])
     out = []
     first, last = ceil(low_ns / step - 1e-9), int(high_ns / step + 1e-9)
     for k in range(first, last + 1):

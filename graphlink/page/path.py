@@ -133,11 +133,16 @@ def _hops(found: CriticalAcross) -> list[Part]:
 def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
     walk = _walk(rank, file)
     notes = [Sentence([f"Note: {note}."], note=True) for note in file.notes]
+    longest = stretches(file, 20)
+    of_path = column("of the path", "part", [(one.ns, file.length_ns) for one in longest], means="on_path")
+    places = [found.place_cell(rank, one.start_ns) for one in longest]
+    recorded = column("recorded at", "place", places)
+    shown = columns(Stretch, longest, "ns", of_path, "share", "from_ns", recorded, "count", "most", "most_ns")
     return [
         Sentence([" ".join(sentences(file))]),
         _strip(walk),
         _shares(walk),
-        _stretches(found, rank, file),
+        table(f"path-{rank}-stretches", f"Longest stretches of one kind on rank {rank}", shown),
         Sentence(
             [
                 "From: when its first node was due in the replay. Recorded at: when that node began, after its start "
@@ -245,15 +250,6 @@ def _shares(walk: _Walk) -> Table:
     ]
     rows = [*((f"/{share}",) for share in share_ns), *(("",) for _ in inside)]
     return table(f"{walk.name}-shares", f"Shares of the path of {walk.whose}", shown, walk.at, rows=rows)
-
-
-def _stretches(found: Found, rank: int, file: PathFile) -> Table:
-    longest = stretches(file, 20)
-    of_path = column("of the path", "part", [(one.ns, file.length_ns) for one in longest], means="on_path")
-    places = [found.place_cell(rank, one.start_ns) for one in longest]
-    recorded = column("recorded at", "place", places)
-    shown = columns(Stretch, longest, "ns", of_path, "share", "from_ns", recorded, "count", "most", "most_ns")
-    return table(f"path-{rank}-stretches", f"Longest stretches of one kind on rank {rank}", shown)
 
 
 def _families(rank: int, file: PathFile) -> Table:

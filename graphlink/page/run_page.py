@@ -25,18 +25,14 @@ def verdict(found: Found) -> list[Sentence]:
     lead = {about: words for about, text in declarations("lead") if (words := imported(text)(found))}
     bubbles = lead.get("bubbles")
     if not found.ranks:
-        return _without_graphs(bubbles)
+        if bubbles is None:
+            return [Sentence(["The folder holds no graph and no pipeline: there is nothing to tell."])]
+        why = "No gain was computed: the recording has no graph that could be replayed."
+        trust = "The figures are those of the log: how long jobs of the pipeline took, and when."
+        return [Sentence(bubbles), Sentence([why]), Sentence([trust])]
     fact = [*lead.get("fact", []), *([" ", *bubbles] if bubbles and not found.has_gpus else [])]
     gain = lead.get("gain", ["No change of those that were tried would save time."])
     return [Sentence([*_step(found), *fact]), Sentence(gain), Sentence(_trust(found, lead.get("trust", [])))]
-
-
-def _without_graphs(bubbles: Words | None) -> list[Sentence]:
-    if bubbles is None:
-        return [Sentence(["The folder holds no graph and no pipeline: there is nothing to tell."])]
-    why = "No gain was computed: the recording has no graph that could be replayed."
-    trust = "The figures are those of the log: how long jobs of the pipeline took, and when."
-    return [Sentence(bubbles), Sentence([why]), Sentence([trust])]
 
 
 def _step_ns(rank: Rank) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import spread
+from graphlink.tables import in_order, spread
 
 _FAR = np.iinfo(np.int64).max
 
@@ -71,7 +71,7 @@ def _after(slices: Slices, order: I64) -> I64:
     that has one.
     """
     n = len(order)
-    by_parent = order[np.lexsort((slices.parent[order], slices.track[order]))]  # stable: keys ascend inside
+    by_parent = in_order(order, slices.track, slices.parent)  # stable: keys ascend inside
     same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (
         slices.track[by_parent][1:] == slices.track[by_parent][:-1]
     )

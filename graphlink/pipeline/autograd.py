@@ -20,11 +20,12 @@ import msgspec
 import numpy as np
 
 from graphlink import spans
+from graphlink.linking.communication import calls_of_et
 from graphlink.model import I64, NOWHERE, Bool, Comm, Communication, Linked
 from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
 from graphlink.pipeline.records import Layers, Pass
 from graphlink.spans import Spans
-from graphlink.tables import begins, how_many, last_before, nowhere, spread, take, turns, values_at
+from graphlink.tables import begins, how_many, in_order, last_before, nowhere, spread, take, turns, values_at
 
 RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
@@ -110,14 +111,8 @@ def peer_ops(linked: Linked) -> PeerOps:
     """Read them from both recordings; a call that several nested rows record counts once, by the first with its
     start.
     """
-    host, et = linked.trace.host, linked.et
-    comms = dict(zip(host.comm.row.tolist(), host.comm.comms, strict=True))
-    if et is not None and len(et.comm.row):
-        matched = np.flatnonzero(linked.match.et != NOWHERE)
-        host_row = spread(len(et.id), linked.match.et[matched], matched)
-        for row, comm in zip(host_row[et.comm.row].tolist(), et.comm.comms, strict=True):
-            if row != NOWHERE:
-                comms.setdefault(row, comm)
+    host = linked.trace.host
+    comms = dict(calls_of_et(linked)) | dict(zip(host.comm.row.tolist(), host.comm.comms, strict=True))
     ops: list[tuple[int, int, bool]] = []
     for row, comm in comms.items():
         peer, outer = _peer(comm), comms.get(int(linked.parent[row]))
@@ -223,8 +218,7 @@ def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tupl
     known, forward = forward_of(linked, autograd, backward)
     if not len(forward):
         return "no backward op has its forward op in the recording"
-    ops = np.unique(forward)
-    ops = ops[np.argsort(starts[ops], kind="stable")]
+    ops = in_order(np.unique(forward), starts)
     forwards = _cut(linked, ops, np.sort(np.concatenate([peer_ns, starts[backward]])))
     backwards = _cut(linked, backward, np.sort(np.concatenate([peer_ns, starts[ops]])))
     forward_pass = spread(len(starts), ops, forwards.of_row)[forward]
@@ -304,7 +298,7 @@ def layers_of(linked: Linked, entries: Entries, worked: Worked) -> tuple[Layers,
 def _of_passes(linked: Linked, entries: Entries, row: I64, phases: tuple[Pass, ...], *, own_thread: bool) -> _Pieces:
     """Return rows with the pass that they start in, of those that start in any."""
     rows = linked.trace.host
-    row = row[np.argsort(rows.start_ns[row], kind="stable")]
+    row = in_order(row, rows.start_ns)
     passes = np.flatnonzero(np.isin(entries.phase, phases))
     around = Spans(entries.start_ns[passes], entries.end_ns[passes])
     entry = values_at(passes, spans.holding(around, rows.start_ns[row]))

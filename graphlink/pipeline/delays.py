@@ -115,7 +115,7 @@ def _segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> _Segme
 
     O(n log n) in device ops and edges, and a step of plain Python for each op that ran, or ended, inside an interval.
     """
-    ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    ops = graph.nodes_of(NodeKind.DEVICE_OP)
     last = spread(len(linked.trace.device.start_ns), graph.row[ops], ops)[next_op]
     node = np.union1d(last, _ended_inside(graph, idle))
     starts, out = _started_after(graph, linked, node), array("q")
@@ -130,7 +130,7 @@ def _segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> _Segme
 
 def _ended_inside(graph: Graph, idle: Spans) -> I64:
     """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
-    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
+    node = graph.nodes_of(NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
     return np.asarray(node[spans.holding(idle, graph.end_ns[node] + graph.epoch_ns - 1) != NOWHERE])
 
 

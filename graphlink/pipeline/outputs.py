@@ -67,7 +67,7 @@ def columns(
     ``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no columns. ``clock``: how
     the graph's clock becomes that of ``run`` and ``idle``, where it is another.
     """
-    op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    op = graph.nodes_of(NodeKind.DEVICE_OP)
     which = of_device[graph.row[op]]
     working, at = op[which != NOWHERE], which[which != NOWHERE]
 

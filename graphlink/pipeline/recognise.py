@@ -28,7 +28,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
-from graphlink.tables import how_many, numbered_rows, take, turns
+from graphlink.tables import how_many, in_order, numbered_rows, take, turns
 
 _Played = TypeVar("_Played")
 
@@ -110,7 +110,7 @@ def _chunks(ranges: Ranges) -> I64:
 def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
     low, high = np.searchsorted(ranges.step, [step, step + 1])
     row = low + np.flatnonzero(ranges.phase[low:high] <= Pass.W)
-    row = row[np.lexsort((ranges.phase[row], ranges.start_ns[row]))]
+    row = in_order(row, ranges.start_ns, ranges.phase)
     own = take(ranges, row)
     chunk, label = chunks[row], own.microbatch
     if (label == NOWHERE).any():

@@ -293,7 +293,12 @@ def offer(
         if actions > MOST_ACTIONS:
             asked = f"{microbatches:,} microbatches with {pieces:,} chunk{'s' * (pieces != 1)}"
             raise UsageError(f"--schedule {schedule}: {asked} are {actions:,} actions a rank, at most {MOST_ACTIONS:,}")
-        _refuse_memory(schedule, of_1f1b, kept)
+        if of_1f1b is not None and schedule != AUTO:
+            raise UsageError(f"--memory is for --schedule {AUTO}, not for {schedule}", todo="leave it away")
+        if schedule not in SEARCHED and kept is not None:
+            raise UsageError(
+                f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away"
+            )
         kept = KEPT if kept is None else kept
         found = what_if(schedule, microbatches, measured, pieces, input_share, of_1f1b, kept)
     except ValueError as problem:
@@ -302,16 +307,6 @@ def offer(
     return found._replace(
         other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed), step=step)
     )
-
-
-def _refuse_memory(schedule: str, of_1f1b: float | None, kept: float | None) -> None:
-    """Raise UsageError where the options of memory are not for this schedule."""
-    if of_1f1b is not None and schedule != AUTO:
-        raise UsageError(f"--memory is for --schedule {AUTO}, not for {schedule}", todo="leave it away")
-    if schedule not in SEARCHED and kept is not None:
-        raise UsageError(
-            f"--weight-memory is for --schedule {', '.join(SEARCHED)}, not for {schedule}", todo="leave it away"
-        )
 
 
 def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:

@@ -18,7 +18,7 @@ from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Communication, Linke
 from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import MOST, how_many, largest, least, marked, nowhere, numbered_values, spread, sums
+from graphlink.tables import MOST, how_many, in_order, largest, least, marked, nowhere, numbered_values, spread, sums
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
     united = spans.union_by(entry.astype(np.int64), op_start_ns, op_end_ns)
     busy = sums(count, united.key, united.end_ns - united.start_ns)
     kept = np.flatnonzero(ops)
-    order = kept[np.lexsort((start[kept], entries.step[kept]))]
+    order = in_order(kept, entries.step, start)
     of_entry = spread(count, order, np.arange(len(order), dtype=np.int32))
     stepping = entries.phase[entry] == Pass.OPT
     working = op[~stepping]

@@ -18,7 +18,7 @@ from graphlink.model import I32, I64, Bool, CommKind
 from graphlink.ranks.clock_ties import ROOTED
 from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Matches, RankComms
-from graphlink.tables import MOST, equal_runs, numbered_values
+from graphlink.tables import MOST, equal_runs, in_order, numbered_values
 
 OPEN: Final = 1 << 60  # ns: no bound
 _WORST: Final = 1_000  # matches of a group, those with the least room, that bound shifts
@@ -108,7 +108,7 @@ def shifts(ranks: Sequence[RankComms], matches: Matches, start_ns: I64, end_ns: 
 
 def _worst(use: I64, group: I32, room: I64) -> list[I64]:
     """Find the collectives with the least room in each group."""
-    order = use[np.lexsort((room[use], group[use]))]
+    order = in_order(use, group, room)
     return [np.sort(part[:_WORST]) for part in equal_runs(order, group[order])]
 
 

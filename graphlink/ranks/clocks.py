@@ -55,11 +55,18 @@ def clocks(ranks: Sequence[RankComms], matches: Matches) -> AlignedClocks:
         return AlignedClocks((), 0, ())
     resolution = max(r.resolution_ns for r in ranks)
     base, root = _found(ranks, ties(ranks, matches), resolution)
-    body = _bodies(ranks, root)
+    # for each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart
+    first: dict[str, int] = {}
+    host = np.array([first.setdefault(r.host, k) if r.host else k for k, r in enumerate(ranks)], np.int64)
+    here = np.arange(len(ranks))
+    body = components(len(ranks), np.concatenate([here, here]), np.concatenate([root, host]))
     start_ns, end_ns = (on_run(ranks, base.clocks, name) for name in ("start_ns", "end_ns"))
     room = rooms(ranks, matches, start_ns, end_ns)
     tolerance = max(resolution, base.residual_ns)
-    moved = _moved(ranks, matches, (start_ns, end_ns), body, room)
+    # shifts repair what cannot be between bodies that only host rows tie
+    none = np.zeros(len(ranks), np.int64)
+    wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
+    moved = shifts(ranks, matches, start_ns, end_ns, body, room) if wrong.any() else Shifts(none, none, 0)
     tied = _tied(ranks, matches, root)
     labels, sizes = np.unique(tied, return_counts=True)
     known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
@@ -102,7 +109,13 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     if (like != np.arange(count)).any():
         any_drifting = marked(count, like[drifting]) & ~pinned
         clock = _together(found, middle, like, fit, np.stack([~pinned, any_drifting]), resolution_ns)
-    all_clocks, residual = _spread(found, middle, like, clock)
+    # what ties differ by on the clocks of all ranks
+    own = _onto(found, middle, like)
+    ends = [
+        ns + clock.shift_ns[rank] + clock.drift[rank] * ns
+        for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))
+    ]
+    all_clocks, residual = Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
     counted = fit.weight > 0
     off = np.abs(residual[counted])
     tolerance = round(float(np.percentile(off, 95))) if len(off) else 0
@@ -148,16 +161,6 @@ def _onto(found: Ties, middle: I64, like: I64) -> Ties:
     )
 
 
-def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine, F64]:
-    """Estimate the clocks of all ranks, and what ties differ by on them."""
-    own = _onto(found, middle, like)
-    ends = [
-        ns + clock.shift_ns[rank] + clock.drift[rank] * ns
-        for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))
-    ]
-    return Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
-
-
 def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
     """Return the median difference of the ends of each rank from the common end: the mean of the match, without what
     the fit took out.
@@ -172,16 +175,6 @@ def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
     return np.rint(np.nan_to_num(middle)).astype(np.int64)
 
 
-def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
-    """Find for each rank the lowest position that device work or a common host ties it to: what host rows cannot move
-    apart.
-    """
-    first: dict[str, int] = {}
-    host = np.array([first.setdefault(r.host, k) if r.host else k for k, r in enumerate(ranks)], np.int64)
-    here = np.arange(len(ranks))
-    return components(len(ranks), np.concatenate([here, here]), np.concatenate([root, host]))
-
-
 def _tied(ranks: Sequence[RankComms], matches: Matches, root: I64) -> I64:
     """Find for each rank the lowest that device work or host rows tie it to."""
     on_host = column(ranks, "on_host")
@@ -191,15 +184,6 @@ def _tied(ranks: Sequence[RankComms], matches: Matches, root: I64) -> I64:
         pairs.append(np.unique(np.stack([at.rank[at.spread(at.first)], at.rank])[:, host], axis=1).astype(np.int64))
     a, b = np.concatenate(pairs, axis=1)
     return components(len(ranks), a, b)
-
-
-def _moved(ranks: Sequence[RankComms], matches: Matches, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
-    """Return ``shifts`` that repair what cannot be between bodies that only host rows tie; zeros where everything can
-    be.
-    """
-    none = np.zeros(len(ranks), np.int64)
-    wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
-    return shifts(ranks, matches, *times, body, room) if wrong.any() else Shifts(none, none, 0)
 
 
 def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:

@@ -57,7 +57,19 @@ def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
         if found is not None:
             _note_clocks(ops, found, lines)
             return found
-    return _by_calls(ops, lines)
+    # align each member with the one that has most ops; of several the one whose ops most members have
+    reference = _reference(ops)
+    left = ops[reference]
+    at = np.empty((len(ops), len(left)), np.int32)
+    of_place = nowhere(len(left))
+    clashes: list[Clash] = []
+    known: dict[bytes, Pairs] = {}
+    for k, right in enumerate(ops):
+        at[k], conflicts = _whole(left) if k == reference else _align(left, right, lines, known)
+        for conflict in conflicts:
+            of_place[conflict.left] = len(clashes)
+            clashes.append(replace(conflict, members=(reference, k)))
+    return Lineup(at, reference, of_place, tuple(clashes))
 
 
 def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
@@ -126,22 +138,6 @@ def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Cla
         for _, a, b, run in found
     )
     return of_place, tuple(clashes)
-
-
-def _by_calls(ops: Sequence[Ops], lines: Lines) -> Lineup:
-    """Align each member with the one that has most ops; of several the one whose ops most members have."""
-    reference = _reference(ops)
-    left = ops[reference]
-    at = np.empty((len(ops), len(left)), np.int32)
-    of_place = nowhere(len(left))
-    clashes: list[Clash] = []
-    known: dict[bytes, Pairs] = {}
-    for k, right in enumerate(ops):
-        at[k], found = _whole(left) if k == reference else _align(left, right, lines, known)
-        for conflict in found:
-            of_place[conflict.left] = len(clashes)
-            clashes.append(replace(conflict, members=(reference, k)))
-    return Lineup(at, reference, of_place, tuple(clashes))
 
 
 def _reference(ops: Sequence[Ops]) -> int:

@@ -32,7 +32,7 @@ from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import AlignedClocks, Matches, RankComms
 from graphlink.spans import overlap_ns, union
-from graphlink.tables import MOST
+from graphlink.tables import MOST, in_order
 
 _TIMES_USUAL: Final = 3
 _FEWEST_LATER: Final = 3
@@ -177,8 +177,7 @@ def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MatchTim
     start.
     """
     out = np.zeros(len(wide), np.bool_)
-    order = np.flatnonzero(wide)
-    order = order[np.argsort(found.late[order], kind="stable")]
+    order = in_order(np.flatnonzero(wide), found.late)
     cuts = np.searchsorted(found.late[order], np.arange(len(ranks) + 1))
     for rank, clock, low, high in zip(ranks, clocks.clocks, cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
         if low == high or not len(rank.overhead_start_ns):

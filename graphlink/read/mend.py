@@ -21,6 +21,7 @@ from graphlink.tables import (
     begins,
     codes,
     how_many,
+    in_order,
     largest,
     last_before,
     least,
@@ -73,7 +74,7 @@ def _put_on_their_threads(calls: Parts, host: Parts) -> int:
     moved = late & inside
     for thread in np.unique(tid[moved]).tolist():
         rows, known = np.flatnonzero(late & (tid == thread)), np.flatnonzero(moved & (tid == thread))
-        known = known[np.argsort(start_ns[known], kind="stable")]
+        known = in_order(known, start_ns)
         after = np.searchsorted(start_ns[known], start_ns[rows])
         later, earlier = known[np.minimum(after, len(known) - 1)], known[np.maximum(after - 1, 0)]
         nearer = np.abs(start_ns[rows] - start_ns[earlier]) <= np.abs(start_ns[later] - start_ns[rows])

@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from graphlink.choices import COUPLED
-from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import SHARES, Share
 from graphlink.graph.gains import FamilyGain
+from graphlink.graph.path_file import refuse_broken
 from graphlink.graph_model import NO_GROUP, Graph, Groups
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
@@ -235,12 +235,7 @@ def load(path: Path) -> CriticalAcross:
         InputError: it is none of ours.
     """
     found = document.load(path, CriticalAcross, "critical path over ranks of this version of graphlink", _TODO)
-    nodes = found.nodes
-    if len({len(getattr(nodes, name)) for name in nodes.__struct_fields__}) > 1:
-        raise InputError("its columns are not of one length", path=path, where="nodes", todo=_TODO)
-    for name, codes, table in (("name", nodes.name, found.names), ("share", nodes.share, found.shares)):
-        if codes and not 0 <= min(codes) <= max(codes) < len(table):
-            raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=_TODO)
+    refuse_broken(path, found, ("name", found.nodes.name, found.names))
     return found
 
 

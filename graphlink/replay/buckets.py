@@ -31,7 +31,7 @@ from graphlink.replay.draft import NewEdges, rewired
 from graphlink.replay.network import group_sizes, in_group
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload
-from graphlink.tables import least, numbered_rows, spread
+from graphlink.tables import least, numbered_rows, places
 
 MB: Final = 1 << 20
 MOST_PIECES: Final = 1024
@@ -145,7 +145,7 @@ def _series(start_ns: I64, edges: tuple[I32, I64], by_rank: Mapping[int, I64]) -
     waited for the collective before. ``edges``: as ``_waiting`` returns them.
     """
     nodes, (source, target) = np.concatenate([*by_rank.values()]), edges
-    row = spread(len(start_ns), nodes, np.arange(len(nodes)))
+    row = places(nodes, len(start_ns))
     waits = (row[source] != NOWHERE) & (row[target] == NOWHERE)
     first_ns = least(len(nodes), row[source[waits]], start_ns[target[waits]])
     begins = np.arange(max(map(len, by_rank.values()))) == 0
@@ -257,18 +257,15 @@ class _Edit:
         last = int(nodes[bucket.last])
         self.changed += bucket.last - bucket.first + 1
         if bucket.first < bucket.last:
-            self._join(nodes[bucket.first : bucket.last].tolist(), last)
+            for part in nodes[bucket.first : bucket.last].tolist():
+                self.cost[part] = 0
+                self.gone[part] = True
+                edges = self.edges[self.first[part] : self.first[part + 1]]
+                self.source[edges[self.target[edges] > last]] = last
+                self.new.add(part, last, EdgeKind.COLLECTIVE)
             self.cost[last] = self.work.fixed_ns[last] + cost.of(bucket.size_bytes)
         else:
             self._divide(nodes, bucket, cost.of(bucket.size_bytes / bucket.pieces))
-
-    def _join(self, parts: Sequence[int], last: int) -> None:
-        for part in parts:
-            self.cost[part] = 0
-            self.gone[part] = True
-            edges = self.edges[self.first[part] : self.first[part + 1]]
-            self.source[edges[self.target[edges] > last]] = last
-            self.new.add(part, last, EdgeKind.COLLECTIVE)
 
     def _divide(self, nodes: I64, bucket: _Bucket, piece_ns: int) -> None:
         """Let a collective be the last of several pieces: of the others only how much later it may begin than they

@@ -10,7 +10,6 @@ wait for each other this is the ideal machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +20,10 @@ from graphlink.graph.order import longest_path, passed
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import EMPTY, I64, NOWHERE, Bool
-from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, messages, recorded_ns, shortest_ns
+from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, Messages, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Ended, Played, binding
 from graphlink.replay.workload import Workload
-from graphlink.tables import largest, least, marked, spread
+from graphlink.tables import largest, least, marked, places, spread
 
 _OF_ALL = [
     CollectiveType[name]
@@ -43,13 +42,13 @@ def play_coupled(work: Workload, match: Matched) -> Played:
 
 def ended(work: Workload, match: Matched) -> Ended:
     """Return when each node ends, and no more, which takes half as long as ``play_coupled``."""
-    return Ended(_ends(work, match, _took_ns(work, match), _sent(work, match)), match)
+    return Ended(_ends(work, match, _took_ns(work, match), messages(work, match)), match)
 
 
 def followed(work: Workload, ends: Ended) -> Played:
     """Return ``play_coupled`` where it is known when each node ends."""
     match, end, ran = ends.match, ends.end_ns, ends.ran
-    took, sent = _took_ns(work, match), _sent(work, match)
+    took, sent = _took_ns(work, match), messages(work, match)
     bound = binding(work, end, work.lag_ns)
     rank_begin = match.clock.begin_ns[work.member]
     start = np.maximum(bound.ended_ns, rank_begin)
@@ -59,7 +58,7 @@ def followed(work: Workload, ends: Ended) -> Played:
 
     done = ran[sent.receive]
     receive = sent.receive[done]
-    begin[receive] = end[receive] - sent.transfer_ns[done]
+    begin[receive] = end[receive] - sent.costs_ns(work.cost_ns - work.fixed_ns)[1][done]
     joined[receive] = np.where(arrival[receive] < begin[receive], sent.send[done], NOWHERE)
 
     member = np.flatnonzero((match.code == COLLECTIVE) & ran)
@@ -101,29 +100,6 @@ def _awaited(file: Graph) -> Bool:
     return marked(len(file.name), file.source[waits])
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``send`` had begun, which takes
-    ``sent_ns``.
-    """
-
-    send: I64
-    sent_ns: I64
-    receive: I64
-    transfer_ns: I64
-
-
-def _sent(work: Workload, match: Matched) -> _Sent:
-    pairs = messages(work, match)
-    send, receive = pairs.send, pairs.receive
-    own = work.cost_ns - work.fixed_ns
-    # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
-    free = own[send] == 0
-    took = np.where(free, 0, np.minimum(own[send], own[receive]))  # the other one waited
-    transfer = np.where(free, np.clip(pairs.received_ns - pairs.both_ns, 0, own[receive]), took)
-    return _Sent(send, took, receive, transfer)
-
-
 class _Joint(NamedTuple):
     """All ranks as one graph without cycles: begins of ranks, heads of chains, and collectives. ``order``: those that
     can run; ``first``, ``source``: their edges, CSR by target in that order; ``edge``: which of all edges these are.
@@ -137,7 +113,7 @@ class _Joint(NamedTuple):
     ends_at: I64
 
 
-def _joint(work: Workload, match: Matched, sent: _Sent) -> _Joint:
+def _joint(work: Workload, match: Matched, sent: Messages) -> _Joint:
     """Order the graph of all ranks; what waits for what is not there waits for itself. Linear."""
     chains, ranks = work.chains, len(work.ranks)
     code, partner = match.code[chains.head], match.partner[chains.head]
@@ -157,14 +133,14 @@ def _joint(work: Workload, match: Matched, sent: _Sent) -> _Joint:
     last_ns = largest(count - heads, joins - heads, recorded_ns[code == COLLECTIVE])
     begins_ns = np.concatenate([np.full(ranks, recorded_ns.min(initial=0)), recorded_ns, last_ns])
     order = topological(sources, targets, np.argsort(begins_ns, kind="stable"))  # in most runs as recorded
-    place = spread(count, order, np.arange(len(order)))
+    place = places(order, count)
     edge = np.argsort(place[targets], kind="stable")
     edge = edge[place[targets[edge]] != NOWHERE]
     bounds = np.append(0, np.cumsum(np.bincount(place[targets[edge]], minlength=len(order))))
     return _Joint(order, bounds, place[sources[edge]], edge, ends_at)
 
 
-def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
+def _ends(work: Workload, match: Matched, took_ns: I64, sent: Messages) -> I64:
     """Return when each node ends: the longest path over dependencies and messages, where a collective lets its members
     go once all are there.
     """
@@ -173,11 +149,12 @@ def _ends(work: Workload, match: Matched, took_ns: I64, sent: _Sent) -> I64:
     joint = work.of_edges(f"joint {id(match)}", lambda: (match, _joint(work, match, sent)))[1]
     chains, cost, collective = work.chains, work.cost_ns.copy(), match.code == COLLECTIVE
     behind_ns = chains.behind_ns(cost, work.lag_ns)
-    cost[sent.send] = work.fixed_ns[sent.send] + sent.sent_ns
-    cost[sent.receive] = work.fixed_ns[sent.receive] + sent.transfer_ns
+    sent_ns, transfer_ns = sent.costs_ns(cost - work.fixed_ns)
+    cost[sent.send] = work.fixed_ns[sent.send] + sent_ns
+    cost[sent.receive] = work.fixed_ns[sent.receive] + transfer_ns
     cost[collective] = work.fixed_ns[collective]  # it is ready when its own start delay is over
     costs = np.concatenate([match.clock.begin_ns, cost[chains.head], took_ns])
-    lags = np.append(behind_ns[chains.node] + work.lags()[chains.edge], -sent.sent_ns - work.fixed_ns[sent.receive])
+    lags = np.append(behind_ns[chains.node] + work.lags()[chains.edge], -sent_ns - work.fixed_ns[sent.receive])
     lags = np.append(lags, np.zeros(int(joint.edge.max(initial=-1)) + 1, np.int64))[joint.edge]
     ends = spread(len(costs), joint.order, passed(joint.first, joint.source, costs[joint.order], lags), NOT_RUN)
     ends = ends[joint.ends_at][chains.of_node]

@@ -29,7 +29,7 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, codes, how_many, largest, last_before, least, marked, spread, sums
+from graphlink.tables import begins, codes, how_many, in_order, largest, last_before, least, marked, spread, sums
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
@@ -185,8 +185,7 @@ def _between_waits(work: Workload, selection: Selection, change: GraphChange) ->
     main = np.isin(work.work, (Work.HOST, Work.GAP)) & ~np.isin(lane, others)
     if change.part("rank", "step", "thread").anything:
         main &= selection.nodes(change)
-    order = np.flatnonzero(main)
-    order = order[np.lexsort((work.column("start_ns")[order], lane[order]))]
+    order = in_order(np.flatnonzero(main), lane, work.column("start_ns"))
     bad = marked(len(work), launcher[_obstacles(work, main, order, lane)])
     for _ in range(_ROUNDS):
         closed = _closed(work, selection, bad)

@@ -34,7 +34,7 @@ from graphlink.replay.machines import play, play_ideal
 from graphlink.replay.played import Played
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import begins, codes, how_many, marked, skipped, spread
+from graphlink.tables import begins, codes, how_many, in_order, marked, skipped, spread
 
 # how often all batches that are asked for are replaced before the state counts as that of a long run
 SETTLED: Final = 64
@@ -130,7 +130,7 @@ def _moving(work: Workload) -> _Moving:
     before = skipped(spread(len(work), target, source), moved)
     after = skipped(spread(len(work), source[::-1], target[::-1]), moved)
     tid, nodes = work.column("tid"), np.flatnonzero(moved)
-    nodes = nodes[np.argsort(owner[nodes], kind="stable")]
+    nodes = in_order(nodes, owner)
     making: dict[tuple[int, int, str], list[I64]] = {}
     for batch in np.split(nodes, np.flatnonzero(np.diff(owner[nodes])) + 1) if len(nodes) else ():
         head = int(owner[batch[0]])
@@ -169,7 +169,7 @@ def _crossing(work: Workload) -> Bool:
 
 def _longest(work: Workload, nodes: I64, owner: I64) -> I64:
     """Return the node that costs most of each owner."""
-    order = nodes[np.lexsort((work.cost_ns[nodes], owner[nodes]))]
+    order = in_order(nodes, owner, work.cost_ns)
     last = begins(owner[order])[1:]
     return np.asarray(order[np.append(last, True)[: len(order)]])
 

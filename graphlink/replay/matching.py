@@ -16,9 +16,9 @@ import numpy as np
 
 from graphlink.depend.edges import topological
 from graphlink.graph_model import NO_GROUP, Graph, Groups, NodeType
-from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8
 from graphlink.replay.workload import Workload, measured_ns
-from graphlink.tables import codes, how_many, least, nowhere, numbered_rows, spread, tuples, turns
+from graphlink.tables import codes, how_many, least, nowhere, numbered_rows, places, spread, tuples, turns
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -81,7 +81,12 @@ def matched(work: Workload, groups: Groups, *, together: bool = False) -> Matche
     pairs = _collectives(work, nodes, members, code, partner, notes)
     expected = np.array([len(members[group]) for group in pairs[:, 0].tolist()], np.int64)
     _messages(work, nodes, code, partner, notes)
-    _leave(work.gone, code, partner, expected)
+    # nodes that are gone wait for nobody, and nobody waits for them
+    left = work.gone & (code == COLLECTIVE)
+    np.subtract.at(expected, partner[left], 1)
+    without_send = (code == RECEIVE) & (partner != NOWHERE) & work.gone[partner]
+    code[work.gone | without_send] = PLAIN
+    partner[work.gone | without_send] = NOWHERE
     clock = run_clock(work.files)
     if together:
         clock = replace(clock, begin_ns=np.zeros(len(work.ranks), np.int64), measured_ns=None)
@@ -95,7 +100,7 @@ def _in_order(work: Workload, nodes: I64) -> I64:
     if bool((work.source < work.target).all()):
         return nodes
     order = topological(work.source, work.target, np.arange(len(work)))
-    return nodes[np.argsort(spread(len(work), order, np.arange(len(order)))[nodes], kind="stable")]
+    return nodes[np.argsort(places(order, len(work))[nodes], kind="stable")]
 
 
 def unmatched(work: Workload) -> Matched:
@@ -104,15 +109,6 @@ def unmatched(work: Workload) -> Matched:
     none = EMPTY
     clock = replace(_no_clock(work.files, ""), measured_ns=measured_ns(work.files[0]))
     return Matched(code, partner, clock, none, none, none, ())
-
-
-def _leave(gone: Bool, code: U8, partner: I32, expected: I64) -> None:
-    """Let nodes that are ``gone`` wait for nobody, and nobody wait for them: edit in place."""
-    left = gone & (code == COLLECTIVE)
-    np.subtract.at(expected, partner[left], 1)
-    without_send = (code == RECEIVE) & (partner != NOWHERE) & gone[partner]
-    code[gone | without_send] = PLAIN
-    partner[gone | without_send] = NOWHERE
 
 
 def _collectives(
@@ -183,6 +179,15 @@ class Messages:
     sent_ns: I64  # the send began
     both_ns: I64  # both had begun
     received_ns: I64  # the receive ended
+
+    def costs_ns(self, own_ns: I64) -> tuple[I64, I64]:
+        """Return what each send takes, and each receive once both are there: the shorter of their own times, as the
+        other one waited. A send of gloo's costs nothing, as its row ends when somebody waits for it: there the receive
+        shows the transfer, from when both are there.
+        """
+        sent, received = own_ns[self.send], own_ns[self.receive]
+        took, transfer = np.minimum(sent, received), np.clip(self.received_ns - self.both_ns, 0, received)
+        return took, np.where(sent == 0, transfer, took)
 
 
 def messages(work: Workload, match: Matched) -> Messages:

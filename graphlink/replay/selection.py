@@ -21,7 +21,7 @@ from graphlink.replay.changes import SORTS, Selector
 from graphlink.replay.syncs import SyncWait, sync_waits
 from graphlink.replay.workload import Work, Workload, delays, names_found
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import marked, numbered_rows, skipped, spread, turns
+from graphlink.tables import in_order, marked, numbered_rows, skipped, spread, turns
 
 _SHOWN: Final = 12  # step numbers that an error lists
 
@@ -162,8 +162,7 @@ class Selection:
         inside of a chosen op goes with it. O(n log n)."""
         work = self.work
         inside = chosen & np.append(chosen, False)[self.around]
-        outer = np.flatnonzero(chosen & ~inside)
-        outer = outer[np.lexsort((work.column("correlation")[outer], self.called_ns[outer]))]
+        outer = in_order(np.flatnonzero(chosen & ~inside), self.called_ns, work.column("correlation"))
         turn = turns(work.member[outer], self.step[outer], work.work[outer], work.names()[0][outer])
         most = int(turn.max(initial=-1)) + 1
         if most and all(part.first > most for part in wanted):

@@ -50,12 +50,8 @@ def matched_costs(work: Workload, match: Matched) -> tuple[I64, I64]:
     node = work.micros_ns.copy()
     took = shortest_ns(match, node)
     pairs = messages(work, match)
-    sent, received = node[pairs.send], node[pairs.receive]
-    # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when
-    # both are there
-    transfer = np.clip(pairs.received_ns - pairs.both_ns, 0, received)
-    node[pairs.receive] = np.where(sent == 0, transfer, 0)
-    node[pairs.send] = np.minimum(sent, received)
+    sent_ns, transfer_ns = pairs.costs_ns(node)
+    node[pairs.send], node[pairs.receive] = sent_ns, transfer_ns - sent_ns
     return node, np.maximum(took, 1)
 
 

@@ -46,7 +46,12 @@ def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
         draft.remove_waits(chosen)
     else:
         chosen &= ~draft.removed_waits
-        stay = _move(draft, selection, np.flatnonzero(chosen), change)
+        which = np.flatnonzero(chosen)
+        places, streams = _places(selection, draft.waits, which, change), _Streams(draft.work)
+        for i, place in tuples(which, places):
+            if place != NOWHERE:
+                draft.move_wait(i, place, streams.awaited(draft.waits[i], place))
+        stay = how_many(places == NOWHERE)
     edges = how_many(edges_of(work, waits, draft.no_wait) & ~before)
     count = how_many(chosen) - stay
     note = f"; {stay:,} stay, as there is no such place behind them" if stay else ""
@@ -72,15 +77,6 @@ def _chosen(selection: Selection, waits: Sequence[SyncWait], change: WaitChange)
         nodes = selection.nodes(awaited)
         out &= np.array([bool(nodes[[*wait.sources]].any()) for wait in waits])
     return out
-
-
-def _move(draft: Draft, selection: Selection, which: I64, change: WaitChange) -> int:
-    """Move waits; return how many stay, as there is no such place behind them."""
-    places, streams = _places(selection, draft.waits, which, change), _Streams(draft.work)
-    for i, place in tuples(which, places):
-        if place != NOWHERE:
-            draft.move_wait(i, place, streams.awaited(draft.waits[i], place))
-    return how_many(places == NOWHERE)
 
 
 def _places(selection: Selection, waits: Sequence[SyncWait], which: I64, change: WaitChange) -> I64:

@@ -23,7 +23,7 @@ from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
-from graphlink.tables import begins, counted_from, spread
+from graphlink.tables import begins, counted_from, places
 
 _Made = TypeVar("_Made")
 
@@ -110,8 +110,8 @@ class Workload(Short):
     def per_file(self, column_of: Callable[[Graph], NDArray[Any]]) -> NDArray[Any]:
         """Return a column of all nodes, which nobody may change: ``column_of`` gives that of a file, in its order."""
         if "in order" not in self.kept:  # ids of most files ascend
-            places = [self.position[low:high] for low, high in self.bounds]
-            self.kept["in order"] = [bool((place[1:] > place[:-1]).all()) for place in places]
+            positions = [self.position[low:high] for low, high in self.bounds]
+            self.kept["in order"] = [bool((place[1:] > place[:-1]).all()) for place in positions]
         files = zip(self.files, self.bounds, self.kept["in order"], strict=True)
         parts = [
             column_of(file) if in_order else column_of(file)[self.position[low:high]]
@@ -319,7 +319,7 @@ def _columns(file: Graph, deps: Deps) -> dict[str, NDArray[Any]]:
     """Return the columns of ``Workload`` of one file, whose nodes wait for ``deps``, edges without the end of the last
     node."""
     order = np.argsort(file.id, kind="stable")
-    at = spread(len(order), order, np.arange(len(order)))
+    at = places(order, len(order))
     counts = np.diff(deps.first)[order]
     edge = counted_from(deps.first[:-1][order], counts)
     return {

@@ -289,10 +289,11 @@ def like_it(count: int) -> str:
 
 
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> Lines:
+    trust = [f"the replay {against_recorded(rank.replay.error_pct)}", *(hooks.trust(rank) for _, hooks in each())]
     rows = [
         ("critical path", _path(rank)),
         ("slow once", once_words(rank)),
-        ("trust", _trust(rank)),
+        ("trust", "; ".join(filter(None, trust))),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(line for text in rank.warnings if alone for line in told(text, verbose=verbose)),
     ]
@@ -369,13 +370,6 @@ def once_words(rank: Rank) -> str:
     ]
     more = [f"{len(words) - _SHOWN_ONCE} more"] if len(words) > _SHOWN_ONCE else []
     return "; ".join([*words[:_SHOWN_ONCE], *more])
-
-
-def _trust(rank: Rank) -> str:
-    """Return how far the graph is to be trusted: replayed time against recorded, and what wings add."""
-    replay = rank.replay
-    own = f"the replay {against_recorded(replay.error_pct)}"
-    return "; ".join([own, *filter(None, (hooks.trust(rank) for _, hooks in each()))])
 
 
 def lost(rank: Rank) -> str:

@@ -268,7 +268,7 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
 def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds) -> list[Arg]:
     """Return the arguments of nodes, whose slices have their ids: those of device ops and communication. O(nodes)."""
     device = linked.trace.device
-    op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    op = graph.nodes_of(NodeKind.DEVICE_OP)
     row = graph.row[op]
     every = np.arange(len(graph.kind))
     args = [
@@ -286,7 +286,7 @@ def _late_args(graph: Graph, linked: Linked, node_of: I32 | I64) -> list[Arg]:
     device rows.
     """
     late, device, strings = (
-        np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY),
+        graph.nodes_of(NodeKind.DEVICE_DELAY),
         linked.trace.device,
         linked.trace.strings,
     )

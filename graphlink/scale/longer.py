@@ -28,7 +28,7 @@ from graphlink.pipeline.schedules import ONE_CHUNK, ActionTimes, Order, Timed, o
 from graphlink.pipeline.theory import Measured, measure
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import numbered_values, spread, tuples, turns
+from graphlink.tables import in_order, numbered_values, places, tuples, turns
 
 MOST_ACTIONS: Final = 10_000_000
 RULE: Final = "messages between stages"
@@ -252,11 +252,11 @@ def _computation(graph: Graph) -> I64:
     stream, which = numbered_values(graph.stream[kernel])
     busiest = int(np.bincount(which, weights=graph.duration_ns[kernel]).argmax())
     own = kernel[graph.stream[kernel] == stream[busiest]]
-    return np.asarray(own[np.argsort(graph.start_ns[own], kind="stable")])
+    return np.asarray(in_order(own, graph.start_ns))
 
 
 def _units(graph: Graph, op: I64, axis: Axis, place: int) -> Iterator[_Unit]:
-    place_of = spread(len(graph.name), op, np.arange(len(op)))
+    place_of = places(op, len(graph.name))
     before, after = place_of[graph.source], place_of[graph.target]
     begins: dict[int, Pass] = {}
     ends: dict[int, Pass] = {}

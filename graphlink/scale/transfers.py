@@ -188,9 +188,5 @@ def communication(
     now_ns = rule.grown(recorded_ns, kind[first], (ranks[0], ranks[1]), (sizes[0], sizes[1]))
     took_ns = spread(len(work), member, now_ns[match.partner[member]])
     pairs = messages(work, match)
-    sent, received = own[pairs.send], own[pairs.receive]
-    transfer_ns = np.clip(pairs.received_ns - pairs.both_ns, 0, received)
-    free = sent == 0  # gloo, see ``replay.coupled``
-    took_ns[pairs.send] = np.where(free, 0, np.minimum(sent, received))
-    took_ns[pairs.receive] = np.where(free, transfer_ns, took_ns[pairs.send])
+    took_ns[pairs.send], took_ns[pairs.receive] = pairs.costs_ns(own)
     return Communication(rule, size_bytes, took_ns, pairs, first, recorded_ns, now_ns, (recorded, now))

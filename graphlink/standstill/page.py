@@ -6,7 +6,7 @@ from typing import Final
 
 from graphlink.figures import column, columns, declared
 from graphlink.page.found import Found
-from graphlink.page.parts import Cell, Part, Table, Words
+from graphlink.page.parts import Cell, Part, Words
 from graphlink.page.words import table
 from graphlink.records import shortened
 from graphlink.report.summary import Rank
@@ -29,12 +29,9 @@ def trust(found: Found) -> Words:
 
 
 def recording_parts(found: Found) -> list[Part]:
-    """Return how much of what stood still the graph explains, and the largest pieces that it does not."""
-    return [_standstill(found), *_largest(found)]
-
-
-def _standstill(found: Found) -> Table:
-    """Return how much of what stood still the graph explains, the least explained rank first."""
+    """Return how much of what stood still the graph explains, the least explained rank first, and the largest pieces
+    that it does not.
+    """
     ranks = sorted(found.ranks, key=lambda rank: float(rank.standstill.whole.explained))[:MOST_ROWS]
     errors = [Cell(f"{rank.replay.error_pct:.3g} %", rank.replay.error_pct) for rank in ranks]
     shown = columns(
@@ -51,7 +48,7 @@ def _standstill(found: Found) -> Table:
     shown.append(column("fixed on the path", "ns", fixed, means="fixed", name="standstill/path/pinned_ns"))
     rows = [(f"/{found.at[rank.rank]}",) for rank in ranks]
     caption = "How far to trust the graphs: what stood still, and what of it is explained"
-    return table("standstill", caption, shown, "summary.json#/ranks", rows=rows)
+    return [table("standstill", caption, shown, "summary.json#/ranks", rows=rows), *_largest(found)]
 
 
 def _explained(stood: Stood) -> Cell:

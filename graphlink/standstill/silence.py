@@ -17,7 +17,7 @@ from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
 from graphlink.spans import Spans, holding, joined, overlap_ns
-from graphlink.tables import begins, distinct, equal_runs, values_at
+from graphlink.tables import begins, distinct, equal_runs, in_order, values_at
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -160,8 +160,7 @@ def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Ca
     ``MEASURED``.
     """
     out = np.full(len(group), default_ns, np.int64)
-    rows = np.flatnonzero(sample)
-    rows = rows[np.argsort(group[rows], kind="stable")]
+    rows = in_order(np.flatnonzero(sample), group)
     for own in equal_runs(rows, group[rows]):
         if len(own) >= MEASURED:
             out[group == group[own[0]]] = int(usual(ns[own]))

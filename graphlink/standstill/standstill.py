@@ -152,7 +152,11 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain, waited: Colum
     communicate ran until the last rank came. Cost: O(n log n).
     """
     graph = built.graph
-    began, ended = _device_times(graph, len(linked.device_call))
+    node, count = graph.nodes_of(NodeKind.DEVICE_OP), len(linked.device_call)
+    # of every device row, on the clock that the graph has them on, since the epoch of the recording
+    began, ended = (
+        spread(count, graph.row[node], at_ns[node] + graph.epoch_ns, 0) for at_ns in (graph.start_ns, graph.end_ns)
+    )
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
     threads = silences(graph, linked, built.handed, built.pending)
@@ -240,15 +244,6 @@ def _pageable(linked: Linked) -> Bool:
     return marked(len(trace.calls.start_ns), linked.device_call[op[named[trace.device.name[op]]]])
 
 
-def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
-    """Return (start, end) of every device row on the clock that the graph has them on, since the epoch of the
-    recording.
-    """
-    node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
-    start_ns, end_ns = graph.start_ns[node] + graph.epoch_ns, graph.end_ns[node] + graph.epoch_ns
-    return spread(rows, graph.row[node], start_ns, 0), spread(rows, graph.row[node], end_ns, 0)
-
-
 def _pending_until(linked: Linked, ended: I64) -> I64:
     """Return for each call when the last device op has ended that an earlier call launched; ops without a call came
     before all.
@@ -292,7 +287,7 @@ def _streams(graph: Graph) -> Stretches:
         return largest(len(graph.kind), target[edge], graph.start_ns[source] + graph.duration_ns[source], -1)
 
     launched_ns, stream_ns, event_ns = ready(EdgeKind.LAUNCH), ready(EdgeKind.STREAM), ready(EdgeKind.EVENT)
-    op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    op = graph.nodes_of(NodeKind.DEVICE_OP)
     ready_ns = np.maximum(stream_ns, np.where(launched_ns >= 0, launched_ns + graph.launch_latency_ns, 0))[op]
     start_ns = graph.start_ns[op]
     ns = np.maximum(start_ns - np.maximum(ready_ns, 0), 0)

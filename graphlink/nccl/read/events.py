@@ -30,7 +30,7 @@ from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
 from graphlink.spans import Spans, holding
-from graphlink.tables import MOST, numbered_rows, spread, successive, tuples
+from graphlink.tables import MOST, in_order, numbered_rows, spread, successive, tuples
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1 << 20  # of a line
@@ -251,8 +251,7 @@ class EventTables:
             (proxy == NOWHERE, "steps of no proxy op"),
         ):
             self.leave(at[wrong], reason)
-        kept = np.flatnonzero(~self._done[at])
-        kept = kept[np.lexsort((end[kept], start[kept]))]
+        kept = in_order(np.flatnonzero(~self._done[at]), start, end)
         return table(
             ProxySteps, len(kept), **self.keep(at[kept]), proxy=proxy[kept], step=step[kept], state=state[kept]
         )

@@ -67,7 +67,12 @@ def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
     """
     read = [_typed(log) for log in logs]
     with_work = _dense(_dense([jobs for jobs in read if jobs.work.any()], "chunk"), "microbatch")
-    return _numbered(_matched(_cut(with_work)))
+    workers = _matched(_cut(with_work))
+    with_microbatches = [_with_microbatches(jobs) for jobs in workers]
+    repeats = [count for jobs in with_microbatches for count in _repeats(jobs)]
+    with_chunks = [_with_chunks(jobs, _mode(repeats)) for jobs in with_microbatches]
+    usual = _mode(int(n) for jobs in with_chunks for n in _per_step(jobs, jobs.step) if n)
+    return tuple(replace(jobs, warnings=(*jobs.warnings, *_missing(jobs, usual))) for jobs in with_chunks)
 
 
 def _typed(log: JobLog) -> Jobs:
@@ -264,14 +269,6 @@ def _forwards_and_backwards(jobs: Jobs, code: I64) -> tuple[I64, I64]:
 
 
 # chunks and microbatches
-
-
-def _numbered(workers: Sequence[Jobs]) -> tuple[Jobs, ...]:
-    with_microbatches = [_with_microbatches(jobs) for jobs in workers]
-    repeats = [count for jobs in with_microbatches for count in _repeats(jobs)]
-    with_chunks = [_with_chunks(jobs, _mode(repeats)) for jobs in with_microbatches]
-    usual = _mode(int(n) for jobs in with_chunks for n in _per_step(jobs, jobs.step) if n)
-    return tuple(replace(jobs, warnings=(*jobs.warnings, *_missing(jobs, usual))) for jobs in with_chunks)
 
 
 def _with_microbatches(jobs: Jobs) -> Jobs:

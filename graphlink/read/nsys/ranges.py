@@ -90,8 +90,13 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
     types = {**_RANGE_TYPES, **_OTHER_TYPES} | {name: number for number, name in recorded if isinstance(number, int)}
     kind = columns["eventType"]
     is_range = np.isin(kind, [types[name] for name in _RANGE_TYPES])
-    kept = is_range & (columns["globalTid"] != MISSING) & (columns["end"] != MISSING)
-    _count_others(export, columns, types, is_range)
+    of_thread = is_range & (columns["globalTid"] != MISSING)
+    kept, left_out = of_thread & (columns["end"] != MISSING), export.left_out
+    left_out["NVTX range without thread number"] += how_many(is_range & ~of_thread)
+    left_out["NVTX range that did not end in the recording"] += how_many(of_thread & ~kept)
+    marks = np.isin(kind, [types[b"NvtxMark"], types[b"NvtxtMark"]])
+    left_out["NVTX mark"] += how_many(marks)
+    left_out["NVTX metadata"] += how_many(~is_range & ~marks)
     rows = np.flatnonzero(kept)
     name, seq_id, operator = _texts(export, names, np.where(kept, columns["textId"], MISSING))
     unnamed = how_many(kept & (name == 0))
@@ -136,16 +141,6 @@ def _texts(export: Export, names: ByteTexts, ids: I64) -> tuple[I32, I64, Bool]:
             seq_id[rows] = np.array(numbers, np.int64)[which]
             operator[rows] = np.array(operators, np.bool_)[which]
     return name, seq_id, operator
-
-
-def _count_others(export: Export, columns: Columns, types: dict[bytes, int], is_range: Bool) -> None:
-    left_out = export.left_out
-    left_out["NVTX range without thread number"] += how_many(is_range & (columns["globalTid"] == MISSING))
-    open_ended = is_range & (columns["globalTid"] != MISSING) & (columns["end"] == MISSING)
-    left_out["NVTX range that did not end in the recording"] += how_many(open_ended)
-    marks = np.isin(columns["eventType"], [types[b"NvtxMark"], types[b"NvtxtMark"]])
-    left_out["NVTX mark"] += how_many(marks)
-    left_out["NVTX metadata"] += how_many(~is_range & ~marks)
 
 
 def _of_nccl(names: ByteTexts, columns: Columns, types: dict[bytes, int], name: I32) -> Bool:

@@ -153,7 +153,20 @@ def _kinds(export: Export, names: ByteTexts, columns: Columns, calls: ExportCall
 
 def with_records(syncs: ExportSyncs, events: ExportEvents) -> ExportSyncs:
     """Return ``syncs`` with the record that each waits for, where rows tell."""
-    record = _records(syncs, events)
+    w, e = syncs, events
+    record = last_before((e.process, e.pair), e.correlation, (w.process, w.pair), w.correlation)
+    paired = w.pair != 0
+    record[~paired] = NOWHERE
+    # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find
+    # another.
+    by_event = w.event_known & ~(paired & np.isin(w.process, e.process[e.pair != 0]))
+    same = last_before((e.process, e.context, e.event), e.correlation, (w.process, w.context, w.event), w.correlation)
+    # A stream may wait for an event of another device: then the context is not the event's, and an id in use only once
+    # tells it.
+    other = last_before((e.process, e.event), e.correlation, (w.process, w.event), w.correlation)
+    other[~_used_once(w.process, w.event, e)] = NOWHERE
+    for found in (same, other):
+        record = np.where((record == NOWHERE) & by_event, found, record)
     correlation, stream = (np.append(column, 0)[record] for column in (events.correlation, events.stream))
     known = record != NOWHERE
     return replace(syncs, record=correlation, record_known=known, record_stream=stream, record_stream_known=known)
@@ -215,25 +228,6 @@ def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
     for one in np.unique(process).tolist():
         mine, asked = order[process_of_call == one], process == one
         out[asked] = np.append(mine, NOWHERE)[lookup(calls.correlation[mine], correlation[asked])]
-    return out
-
-
-def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
-    """Return the row of ``events`` that each row waits for; NOWHERE where rows do not tell."""
-    w, e = syncs, events
-    out = last_before((e.process, e.pair), e.correlation, (w.process, w.pair), w.correlation)
-    paired = w.pair != 0
-    out[~paired] = NOWHERE
-    # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find
-    # another.
-    by_event = w.event_known & ~(paired & np.isin(w.process, e.process[e.pair != 0]))
-    same = last_before((e.process, e.context, e.event), e.correlation, (w.process, w.context, w.event), w.correlation)
-    # A stream may wait for an event of another device: then the context is not the event's, and an id in use only once
-    # tells it.
-    other = last_before((e.process, e.event), e.correlation, (w.process, w.event), w.correlation)
-    other[~_used_once(w.process, w.event, e)] = NOWHERE
-    for found in (same, other):
-        out = np.where((out == NOWHERE) & by_event, found, out)
     return out
 
 
