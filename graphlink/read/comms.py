@@ -8,6 +8,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from graphlink.model import Comm, ProcessGroup
@@ -47,6 +48,11 @@ def int_list(value: object) -> tuple[int, ...]:
 
 def rank_list(value: object) -> tuple[int, ...]:
     """Read as ``int_list`` does, of different ranks; () where one is none."""
+    return _ranks_of(value) if isinstance(value, str) else _ranks_of.__wrapped__(value)
+
+
+@lru_cache(1 << 8)  # each call of a group repeats its ranks
+def _ranks_of(value: object) -> tuple[int, ...]:
     ranks = int_list(value)
     return ranks if all(0 <= rank < MAX_RANKS for rank in ranks) and len(set(ranks)) == len(ranks) else ()
 
