@@ -12,10 +12,13 @@ from graphlink.tables import (
     codes,
     counted_from,
     distinct,
+    in_order,
     marked,
     numbered_rows,
     numbered_texts,
     numbered_values,
+    places,
+    pointing_at,
     spread,
     turns,
 )
@@ -59,6 +62,22 @@ def test_rows_are_numbered_and_counted_by_what_is_equal(given_: list[tuple[int, 
     rows, code = numbered_rows(*columns)
     assert (rows.tolist(), code.tolist()) == (list(map(list, every)), codes(*columns).tolist())
     assert turns(*columns).tolist() == [given_[:k].count(pair) for k, pair in enumerate(given_)]
+
+
+@given(few)
+def test_rows_are_sorted_by_their_first_key_and_stay_where_all_are_equal(given_: list[tuple[int, int]]) -> None:
+    columns = [np.array([pair[k] for pair in given_], np.int64) for k in (0, 1)]
+    rows = np.arange(len(given_))[::-2]
+    assert in_order(rows, *columns).tolist() == sorted(rows.tolist(), key=lambda row: given_[row])
+
+
+@given(st.permutations(range(6)), st.lists(st.integers(NOWHERE, 5), max_size=9))
+def test_places_and_pointers_are_turned_round(order: list[int], column: list[int]) -> None:
+    assert places(np.array(order[:4]), 6).tolist() == [
+        order[:4].index(k) if k in order[:4] else NOWHERE for k in range(6)
+    ]
+    rows = {to: row for row, to in enumerate(column)}
+    assert pointing_at(np.array(column, np.int32), 6).tolist() == [rows.get(k, NOWHERE) for k in range(6)]
 
 
 @given(few)
