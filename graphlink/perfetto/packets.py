@@ -149,8 +149,7 @@ def encode(trace: PerfettoTrace) -> Iterator[bytes]:
 
 def _counter_packets(trace: PerfettoTrace, k: int, counter: Counter) -> bytes:
     """Encode a counter as track ``k``: what it is, and a packet for each value."""
-    (name, time_ns, value), count = counter, len(counter[-1])
-    own, mine = uuid(trace.rank, k), sequence(trace.rank, k)
+    (name, time_ns, value), own, mine = counter, uuid(trace.rank, k), sequence(trace.rank, k)
     descriptor = pb.TrackDescriptor(
         uuid=own,
         parent_uuid=uuid(trace.rank, SEQUENCES),
@@ -158,15 +157,13 @@ def _counter_packets(trace: PerfettoTrace, k: int, counter: Counter) -> bytes:
         sibling_order_rank=1 + k,
         counter=pb.CounterDescriptor(),
     )
-    head = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
-    kind, since_ns = pb.TrackEvent.TYPE_COUNTER, time_ns + max(trace.epoch_ns, 0)
-    event = [
-        int_fields([(b"\x48", np.full(count, kind), None), (b"\x58", np.full(count, own), None)], count),
-        _fixed(b"\xe1\x02", value),
+    packets = [
+        pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE, track_descriptor=descriptor)
     ]
-    ids = [(b"\x40", since_ns, None), (b"\x50", np.full(count, mine), None), (b"\x5a", _sizes(event), None)]
-    packet = [int_fields(ids, count), *event]
-    return framed(head) + _side_by_side([int_fields([(b"\x0a", _sizes(packet), None)], count), *packet]).tobytes()
+    for ns, number in zip((time_ns + max(trace.epoch_ns, 0)).tolist(), value.tolist(), strict=True):
+        event = pb.TrackEvent(type=pb.TrackEvent.TYPE_COUNTER, track_uuid=own, double_counter_value=number)
+        packets.append(pb.TracePacket(timestamp=ns, trusted_packet_sequence_id=mine, track_event=event))
+    return b"".join(map(framed, packets))
 
 
 def _fixed(tag: bytes, value: NDArray[Any]) -> Encoded:

@@ -1,5 +1,5 @@
 """What PyTorch's recorder of CUDA (Cuspy) writes otherwise than Kineto, in Kineto's terms: names of copies, threads of
-calls, launches of host calls in CUDA graphs."""
+calls."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from graphlink.read.columns import Parts, Strings
 from graphlink.records import NOTE, first_few, shortened
 from graphlink.tables import (
     MOST,
-    codes,
     largest,
     last_before,
-    lookup,
     numbered_rows,
     numbered_values,
-    turns,
     values_at,
 )
 
@@ -133,32 +130,6 @@ def _inside(start_ns: I64, end_ns: I64, opens: I64, closes: I64) -> bool:
         return False
     covered_ns = np.diff(np.clip(marks, start_ns.min(), end_ns.max()))[is_open[:-1]].sum()
     return float(covered_ns / max(span_ns, 1)) ** len(start_ns) < _BY_CHANCE
-
-
-def give_launches(device: Parts) -> None:
-    """Give calls of the host in CUDA graphs the correlation of their replay, in place: one that was queued behind
-    another replay has none (CUPTI writes 0).
-
-    The replays of a graph follow each other, so that the k-th run of its node is that of the k-th replay. Where their
-    numbers differ, the rows stay as they are. O(n log n).
-    """
-    graph, node, correlation = (device.seen(name) for name in ("graph", "graph_node", "correlation"))
-    rows = np.argsort(device.seen("start_ns"), kind="stable")
-    rows = rows[graph[rows] > 0]
-    host = rows[device.seen("kind")[rows] == DeviceKind.HOST]
-    if (correlation[host] != 0).all():
-        return
-    launch = rows[correlation[rows] > 0]
-    launch = launch[turns(graph[launch], correlation[launch]) == 0]
-    replay = codes(graph[np.append(launch, host)], np.append(turns(graph[launch]), turns(graph[host], node[host])))
-    of_graph, of_node = codes(graph[np.append(launch, host)]), codes(graph[host], node[host])
-    equal = (
-        np.bincount(of_graph[: len(launch)], minlength=len(rows))[of_graph[len(launch) :]]
-        == np.bincount(of_node)[of_node]
-    )
-    at = lookup(replay[: len(launch)] + 1, replay[len(launch) :] + 1)
-    given = equal & (at != NOWHERE) & (correlation[host] == 0)
-    correlation[host[given]] = correlation[launch[at[given]]]
 
 
 def graph_deps(flows: Parts, device: Parts, rounding_ns: int) -> GraphDeps | None:

@@ -13,7 +13,7 @@ from graphlink.errors import SeveralRanks
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
 from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, fits
 from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings
-from graphlink.read.cuspy import EVENT_NODE, give_launches, near, put_inside_ops
+from graphlink.read.cuspy import EVENT_NODE, near, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.read.kineto_rows import CALL, DEVICE, HOST, OTHER, OVERHEAD, SYNC, TIMES
 from graphlink.tables import (
@@ -379,7 +379,6 @@ def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], l
     put_inside_ops(parts[CALL], parts[HOST])
     if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
         left_out["graph_event_node"] = events
-    give_launches(parts[DEVICE])
     if parts[OTHER].count:
         unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)
         left_out.update(unplaced)

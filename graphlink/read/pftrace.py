@@ -13,9 +13,10 @@ messages do not know the names of kernels either (field 1000).
 from __future__ import annotations
 
 import io
+import shutil
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -47,7 +48,7 @@ def head_as_json(path: Path, head: bytes) -> bytes:
     that is damaged.
     """
     try:
-        return next(_texts(_Batches(Source(path, io.BytesIO(head), ""), cut=True), None)) + _LAST
+        return next(_texts(_Batches(Source(path, io.BytesIO(head), ""), "Trace", cut=True), None)) + _LAST
     except InputError:
         return b""
 
@@ -59,21 +60,17 @@ def as_json(source: Source) -> Iterator[Source]:
     Raises:
         InputError: it is cut off or damaged; when the rows are read, with the position of the packet.
     """
-    times = _Times()
-    if source.path.is_file():
-        times.take(_Batches(source))
-        with open_source(source.path) as again:
-            yield _as_source(again, times)
-        return
+    times, is_file = _Times(), source.path.is_file()
     with TemporaryFile() as kept:
-        times.take(_Batches(source, copy=cast(BinaryIO, kept)))
+        if not is_file:
+            shutil.copyfileobj(cast(BinaryIO, source), kept)
+            kept.seek(0)
+            source = Source(source.path, cast(BinaryIO, kept), "")
+        times.take(_Batches(source, "Times"))
         kept.seek(0)
-        yield _as_source(Source(source.path, cast(BinaryIO, kept), ""), times)
-
-
-def _as_source(packets: Source, times: _Times) -> Source:
-    text = _TextFile(filter(None, _texts(_Batches(packets, known=times.batches), times)))
-    return Source(packets.path, cast(BinaryIO, text), "pftrace", packets.file)
+        with open_source(source.path) if is_file else nullcontext(source) as again:
+            text = _TextFile(filter(None, _texts(_Batches(again, "Trace", known=times.batches), times)))
+            yield Source(again.path, cast(BinaryIO, text), "pftrace", again.file)
 
 
 class _TextFile:
@@ -94,19 +91,20 @@ class _TextFile:
 
 
 class _Batches:
-    """The packets of a file, as messages of many. ``cut``: the file may end anywhere; ``copy`` gets what is read;
+    """The packets of a file, as a ``message`` of many. ``cut``: the file may end anywhere;
     ``known``: sizes of the batches in bytes, and whether they are wanted, where that is known.
     """
 
     def __init__(
         self,
         source: Source,
+        message: str,
         *,
         cut: bool = False,
-        copy: BinaryIO | None = None,
         known: Sequence[tuple[int, bool]] | None = None,
     ):
-        self._source, self._cut, self._copy, self._known = source, cut, copy, known
+        self._source, self._cut, self._known = source, cut, known
+        self._decode = MESSAGES[message].FromString
         self._start, self.size = 0, 0  # of the batch in the file, in bytes
 
     def __iter__(self) -> Iterator[Any]:
@@ -119,7 +117,7 @@ class _Batches:
             self.size = len(data)
             if wanted:
                 try:
-                    yield MESSAGES["Trace"].FromString(data)
+                    yield self._decode(data)
                 except DecodeError:
                     raise self.error("is damaged: a packet cannot be decoded") from None
             self._start += self.size
@@ -127,34 +125,33 @@ class _Batches:
     def _whole(self) -> Iterator[bytes]:
         buffer = b""
         while more := self._source.read(max(_BATCH_BYTES, len(buffer))):
-            if self._copy is not None:
-                self._copy.write(more)
             buffer += more
-            if end := self._ends(buffer)[-1]:
+            if end := self._end(buffer):
                 yield buffer[:end]
                 buffer = buffer[end:]
         if buffer and not self._cut:
             raise self.error("the file ends inside a packet", 0)
 
-    def _ends(self, buffer: bytes) -> list[int]:
-        """Return where the whole packets of a buffer end, after 0."""
-        ends, start, there = [0], 0, len(buffer)
-        while start < there:
-            if buffer[start] != PACKET:
-                raise self.error("is damaged: no packet begins where one should", start)
-            length = int.from_bytes(buffer[start + 1 : start + 5], "little")
-            if length & _FOUR_BYTES == _FOUR_BYTES >> 8:  # as PyTorch writes all of them
+    def _end(self, buffer: bytes) -> int:
+        """Return where the last whole packet of a buffer ends."""
+        end, there = 0, len(buffer)
+        while end < there:
+            if buffer[end] != PACKET:
+                raise self.error("is damaged: no packet begins where one should", end)
+            length = int.from_bytes(buffer[end + 1 : end + 5], "little")
+            if not length & 0x80:
+                length, place = length & 0x7F, end + 2
+            elif length & _FOUR_BYTES == _FOUR_BYTES >> 8:  # as PyTorch writes most of them
                 length = length & 0x7F | length >> 1 & 0x3F80 | length >> 2 & 0x1FC000 | length >> 3 & 0xFE00000
-                place = start + 5
+                place = end + 5
             else:
-                length, place = _varint(buffer, start + 1)
+                length, place = _varint(buffer, end + 1)
             if length > _MAX_PACKET_BYTES:
-                raise self.error(f"has a packet of more than {_MAX_PACKET_BYTES >> 20} MB", start)
-            start = place + length
-            if start > there:
+                raise self.error(f"has a packet of more than {_MAX_PACKET_BYTES >> 20} MB", end)
+            if place + length > there:
                 break
-            ends.append(start)
-        return ends
+            end = place + length
+        return end
 
     def error(self, what: str, start: int | None = None) -> InputError:
         """Return the error of a batch, or of what starts at a place in it."""
@@ -175,43 +172,31 @@ def _varint(buffer: bytes, place: int) -> tuple[int, int]:
 
 
 class _Times:
-    """What the rows need of packets that come later: a number a begin and end of a slice, a few a row of a GPU."""
+    """What the rows need of packets that come later: a few numbers a begin and end of a slice, and a row of a GPU."""
 
     def __init__(self) -> None:
-        self._when, self._track, self._begin = array("Q"), array("Q"), bytearray()
-        self._stages: dict[str, array[int]] = {name: array("Q") for name in ("id", "start", "length", "queue")}
-        self._gpu = array("q")
+        self._slices = array("Q")  # of each begin and end: time, track, whether it is a begin
+        self._spans = array("Q")  # of each row of a GPU: id, start, length, queue, device
+        self._waits = array("Q")  # row, and id of what it waits for
         self.batches: list[tuple[int, bool]] = []  # size, and whether there is more than ends of slices
-        self._waiting, self._awaited = array("Q"), array("Q")  # row, and id of what it waits for
 
     def take(self, batches: _Batches) -> None:
         """Take the times of all packets."""
-        when, track, begin = self._when.append, self._track.append, self._begin.append
-        ident, start, length, queue = (self._stages[name].append for name in ("id", "start", "length", "queue"))
+        slices, spans, waits = self._slices.extend, self._spans.extend, self._waits.extend
         for batch in batches:
-            known = len(self._begin)
+            wanted = False
             for packet in batch.packets:
                 if packet.clock not in _CLOCKS:
                     raise batches.error("a packet has its time on another clock than PyTorch's")
-                if packet.HasField("slice"):
-                    event = packet.slice
-                    kind = event.type
-                    if kind in (BEGIN, END):
-                        when(packet.timestamp)
-                        track(event.track)
-                        begin(kind == BEGIN)
+                kind = packet.slice.type if packet.HasField("slice") else None
+                wanted |= kind != END
+                if kind in (BEGIN, END):
+                    slices((packet.timestamp, packet.slice.track, kind == BEGIN))
                 elif packet.HasField("stage"):
-                    stage = packet.stage
-                    if stage.waits:
-                        self._waiting.extend(repeat(len(self._gpu), len(stage.waits)))
-                        self._awaited.extend(stage.waits)
-                    ident(stage.id)
-                    start(packet.timestamp)
-                    length(stage.duration)
-                    queue(stage.queue)
-                    self._gpu.append(stage.gpu)
-            slices = self._begin[known:]  # a batch of nothing but ends is not needed again
-            self.batches.append((batches.size, any(slices) or len(slices) < len(batch.packets)))
+                    stage, row = packet.stage, len(self._spans) // 5
+                    waits(number for ident in stage.waits for number in (row, ident))
+                    spans((stage.id, packet.timestamp, stage.duration, stage.queue, stage.gpu))
+            self.batches.append((batches.size, wanted))
 
     def lengths(self) -> tuple[I64, int]:
         """Return the length of each slice in the order of their begins, -1 without an end, and how many ends are left.
@@ -219,8 +204,8 @@ class _Times:
         PyTorch writes ends in the order of begins, so that rows may cross; where nothing goes back in time on any
         track, slices are nested.
         """
-        when, track = (np.frombuffer(column, np.uint64).astype(np.int64) for column in (self._when, self._track))
-        begin = np.frombuffer(self._begin, np.bool_)
+        when, track, kind = _columns(self._slices, 3)
+        begin = kind > 0
         begins, ends = np.flatnonzero(begin), np.flatnonzero(~begin)
         before, after = successive(np.argsort(track, kind="stable"), track)
         if not (
@@ -236,18 +221,23 @@ class _Times:
 
     def waits(self, rows: Rows) -> Iterator[bytes]:
         """Yield what rows of a GPU waited for as flows: from the end of the one to the start of the other."""
-        columns = {name: np.frombuffer(column, np.uint64).astype(np.int64) for name, column in self._stages.items()}
-        gpu = np.frombuffer(self._gpu, np.int64)
-        awaited, waiting = (np.frombuffer(ids, np.uint64).astype(np.int64) for ids in (self._awaited, self._waiting))
-        source = lookup(columns["id"], awaited)
+        (ident, start_ns, length_ns, queue, gpu), (waiting, awaited) = (
+            _columns(self._spans, 5),
+            _columns(self._waits, 2),
+        )
+        source = lookup(ident, awaited)
         kept = source != NOWHERE
         for first in range(0, np.count_nonzero(kept), _FLOWS):
             some = slice(first, first + _FLOWS)
             ends = []
             for row, with_length in ((source[kept][some], 1), (waiting[kept][some], 0)):
-                ns = columns["start"][row] + with_length * columns["length"][row]
-                ends.append(zip(gpu[row].tolist(), columns["queue"][row].tolist(), ns.tolist(), strict=True))
+                ns = start_ns[row] + with_length * length_ns[row]
+                ends.append(zip(gpu[row].tolist(), queue[row].tolist(), ns.tolist(), strict=True))
             yield b"".join(rows.flow(_FIRST_WAIT + first + k, *both) for k, both in enumerate(zip(*ends, strict=True)))
+
+
+def _columns(numbers: array[int], count: int) -> I64:
+    return np.frombuffer(numbers, np.uint64).astype(np.int64).reshape(-1, count).T
 
 
 def _nested(when: I64, track: I64, begin: Bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -267,7 +257,7 @@ def _texts(batches: _Batches, times: _Times | None) -> Iterator[bytes]:
     """Yield a JSON trace. Without ``times`` slices have no length."""
     rows, text = Rows(), ""
     lengths, ends_left = times.lengths() if times is not None else (None, 0)
-    each = _values(lengths) if lengths is not None else repeat(0)
+    each: Iterator[int] = iter(array("q", lengths.tobytes())) if lengths is not None else repeat(0)
     try:
         for batch in batches:
             text += "".join(rows.of(batch.packets, each))
@@ -281,9 +271,3 @@ def _texts(batches: _Batches, times: _Times | None) -> Iterator[bytes]:
         yield from times.waits(rows)
         yield from repeat(b'{"ph":"E"},', ends_left)
     yield _LAST
-
-
-def _values(column: I64) -> Iterator[int]:
-    """Yield the values of a column, without all of them as objects at once."""
-    for first in range(0, len(column), _FLOWS):
-        yield from column[first : first + _FLOWS].tolist()

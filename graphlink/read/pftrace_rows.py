@@ -22,9 +22,13 @@ _TYPES: Final = {
     "bytes": _FIELD.TYPE_BYTES,
 }
 _FIELDS: Final = {  # by message: name, number and type of each that is read; * is repeated. Texts stay bytes
+    "Times": "packets 1 *Timed",  # of the first pass
+    "Timed": "timestamp 8 uint, slice 11 Begin, stage 53 Span, clock 58 uint",
+    "Begin": "type 9 uint, track 11 uint",
+    "Span": "id 1 uint, duration 2 uint, gpu 11 uint, queue 13 uint, waits 18 *uint",
     "Trace": "packets 1 *Packet",
     "Packet": "snapshot 6 Snapshot, timestamp 8 uint, slice 11 Slice, words 12 Words, counter 52 Counter, "
-    "stage 53 Stage, clock 58 uint, track 60 Track",
+    "stage 53 Stage, track 60 Track",
     "Snapshot": "clocks 1 *Clock",
     "Clock": "id 1 uint, timestamp 2 uint",
     "Track": "uuid 1 uint, process 3 Process, thread 4 Thread",

@@ -112,8 +112,9 @@ def test_a_host_call_of_a_replay_that_was_queued_belongs_to_that_replay(read):
             ("graph_host_node", "HostNode", 4, 5 if k == 0 else 0, 1),
         )
     ]
-    assert read(*replays).device.correlation.tolist() == [5, 5, 6, 6, 7, 7]
-    assert read(*replays[:3], *replays[4:]).device.correlation.tolist() == [5, 5, 6, 7, 0]
+    calls = [row("cuda_runtime", "cudaGraphLaunch", k / 10, 0.05, correlation=5 + k) for k in range(3)]
+    assert read(*calls, *replays).device.correlation.tolist() == [5, 5, 6, 6, 7, 7]
+    assert read(*calls, *replays[:3], *replays[4:]).device.correlation.tolist() == [5, 5, 6, 7, 7]
 
 
 def _calls(tid: int, offsets: list[float]) -> list[dict[str, Any]]:
