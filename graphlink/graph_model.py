@@ -11,7 +11,7 @@ from enum import IntEnum
 import msgspec
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8, U32, U64, Bool, Linked
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, U32, U64, Bool, Linked
 from graphlink.records import Short
 
 PART = " (cont.)"  # ends the name of a HOST_PART
@@ -83,6 +83,9 @@ class Column(Short):
         at = np.arange(len(node)) if known is None else np.flatnonzero(known)
         at = at[np.argsort(node[at], kind="stable")]
         return cls(node[at].astype(np.int64), value[at].astype(np.int64), texts)
+
+
+NO_COLUMN = Column(EMPTY, EMPTY)
 
 
 class NodeType(IntEnum):

@@ -89,6 +89,12 @@ class Table:
 Lines = list[str | Table]  # what a verb prints
 
 
+def command_lines(commands: Mapping[str, str]) -> Lines:
+    """Return commands to copy, a line each, with what they tell behind it; ``cli.out`` breaks none of them."""
+    widest = max(map(len, commands), default=0)
+    return [f"  {command:<{widest}}  # {tells}" for command, tells in commands.items()]
+
+
 def joined(blocks: Iterable[Sequence[str | Table]]) -> Lines:
     """Return the lines and tables of several blocks, with an empty line between two."""
     return [part for block in blocks for part in ("", *block)][1:]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from graphlink import output_names
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
-from graphlink.advice.outputs import Candidate, Outputs
+from graphlink.advice.outputs import Candidate, Outputs, ranks_of
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
@@ -33,7 +33,7 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
 from graphlink.report.summary import NAME as SUMMARY
-from graphlink.report.summary import Summary
+from graphlink.report.summary import Summary, once_fact
 from graphlink.report.summary import load as load_summary
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         path_ns=path_ns,
         advice=advice,
         notes=[*cannot(files, machine, Changes()), *_of_recorder(run, advice)],
+        once=once_fact(ranks_of(run)),
     )
     return report, [one.changes for one in gaining]
 

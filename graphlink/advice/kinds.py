@@ -149,8 +149,8 @@ def _on_host(run: Outputs) -> str:
         return f"{ms(int(run.work.cost_ns[run.work.work == Work.COMM].sum()))} ms on the host (gloo), with its waiting"
     waited, moved = (ms(sum(getattr(one, name) for one in meetings)) for name in ("wait_ns", "transfer_ns"))
     return (
-        f"on the host (gloo) ranks waited {waited} ms for others, and transfers took {moved} ms: all ranks added up, "
-        "also where other work went on meanwhile"
+        f"on the host (gloo) ranks waited {waited} ms for others, and transfers took {moved} ms, on all ranks "
+        "together, also where other work went on meanwhile"
     )
 
 

@@ -25,7 +25,7 @@ from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.report.summary import once_words
+from graphlink.report.summary import once_ns, once_words
 from graphlink.tables import how_many, largest, least
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
@@ -117,12 +117,15 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     if not launch_ns or not len(kernels):
         return
     short = percent(how_many(kernels < launch_ns), len(kernels))
+    came_once_ns = sum(map(once_ns, ranks_of(run)))
     idle = Advice(
         kind="launch_bound",
         what="GPUs wait for the host to launch work",
         evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python{run.recorded}; "
-        f"{counted(int(of_node.sum()), 'launch call')}, each costs the host {launch_ns / 1000:,.1f} us (as in the "
-        f"quickest ops); {short} of the kernels take less time than one launch call",
+        f"{counted(int(of_node.sum()), 'launch call')}, for each of which the host takes {launch_ns / 1000:,.1f} us in "
+        f"the quickest ops and {_launch_ns(work, of_node, 0.5) / 1000:,.1f} us in half of them"
+        + f"; {ms(came_once_ns)} ms of ops came once, beside that" * bool(came_once_ns)
+        + f"; {short} of the kernels take less time than the quickest launch",
         todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
         "between waits: shapes have to be the same each time, and a graph keeps its memory",
         supposed="if each step, or each part of it between what no graph can hold, were one launch of a CUDA graph",
@@ -271,9 +274,9 @@ def once(run: Outputs) -> Iterator[Candidate]:
     some = [rank for rank in ranks_of(run) if rank.once]
     if not some:
         return
-    most = max(some, key=lambda rank: sum(gain.once_ns for gain in rank.once))
+    most = max(some, key=once_ns)
     in_steps = len(getattr(most, "steps", ())) > 1
-    others = f"; ops of {counted(len(some) - 1, 'other rank')} did so too" if len(some) > 1 else ""
+    others = f"; {counted(len(some) - 1, 'more rank')} with such ops" if len(some) > 1 else ""
     yield Candidate(
         Advice(
             kind="once",

@@ -81,23 +81,17 @@ def _proposal(k: int, one: Advice, path_ns: int) -> Proposal:
         gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
         share = Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain")
         heading = ["saves ", gain, " (", share, f"{one.of_step}): {one.what}"]
-    return Proposal(heading, [row for row in advice_rows(one, path_ns) if row[0] != "from"], one.command)
+    return Proposal(heading, advice_rows(one, path_ns), one.command)
 
 
 def gain_words(found: Found) -> Words | None:
-    """Tell what would gain most, and what took long once; None where neither is there."""
+    """Tell what would gain most, or that nothing of what came not once does; None where neither is there."""
     report = found.parts.get("advice")
     if report is None:
         return None
-    once = next((one for one in report.advice if one.kind == "once"), None)
-    if once is not None and once is report.advice[0]:
-        return [
-            f"Much of the time came once, and no change of the rest saves 1 %: {once.evidence}. To do: {once.todo}."
-        ]
-    long: Words = [f" Once: {once.evidence}."] if once else []
-    best = next((one for one in report.advice if one.gain_ns), None)
+    best = next((one for one in report.advice if one.gain_ns or one.kind == "once"), None)
     if best is None or best.gain_ns is None or best.gain_pct is None:
-        return ["No change of those that were tried would save time.", *long] if once else None
+        return None if best is None else [f"No change of the rest saves 1 %: {best.evidence}. To do: {best.todo}."]
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
     which = "saves most" if saves_most(best, report.advice) else "to change first"
     k = report.advice.index(best)
@@ -115,5 +109,4 @@ def gain_words(found: Found) -> Words | None:
         share,
         *of_step,
         f") {best.supposed}.{doubt} To do: {best.todo}.",
-        *long,
     ]

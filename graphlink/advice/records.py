@@ -77,7 +77,8 @@ class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
     what has none. Gains are of each alone and do not add up.
 
     ``replayed_ns``: what the run takes on ``machine`` as recorded; ``path_ns``: the length of its critical path (over
-    ranks), which gains are of. ``notes``: what the gains leave out.
+    ranks), which gains are of. ``notes``: what the gains leave out. ``once``: what came once, where that is most, in
+    words.
     """
 
     ranks: list[int]
@@ -86,6 +87,7 @@ class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):
     path_ns: int
     advice: list[Advice]
     notes: list[str]
+    once: str = ""
 
     def __str__(self) -> str:
         """Return the advice as ``graphlink advice`` prints all of it."""

@@ -6,14 +6,17 @@ import shlex
 from collections.abc import Sequence
 
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
-from graphlink.records import Lines, Table, counted, ms
+from graphlink.records import Lines, Table, command_lines, counted, ms
 from graphlink.replay.band import BOUND, band_head, band_words
 
 
 def advice_table(report: AdviceReport, top: int) -> Lines:
-    """Return the report: of each advice what it gains, why, what to do, and the command that computes the gain."""
+    """Return the report: what came once, where that is most; of each advice what it gains, why, what to do, and the
+    command that computes the gain."""
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
-    out: Lines = [f"{some}, {_took(report)}: each gain is of one change alone, they do not add up"]
+    basis = path_of(report, f", {ms(report.path_ns)} ms")
+    head = f"{some}: gains are per cent of {basis}. Each is of one change alone, two do not save their sum"
+    out: Lines = [*([report.once, ""] if report.once else []), head]
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     first = [
         (k, one) for k, one in enumerate(shown, 1) if k <= top or one.gain_pct is None
@@ -21,41 +24,37 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     for k, one in first:
         head = f"also: {one.what}" if one.gain_ns is None and k > 1 else f"{k}. {one.what}"
         head = head if one.gain_ns is None else f"{k}. saves {gain_words(one)}{one.what}"
-        out += ["", head, Table(advice_rows(one, report.path_ns), indent=3)]
+        out += [
+            "",
+            head,
+            Table(advice_rows(one, report.path_ns), indent=3),
+            *([f"   {one.command}"] * bool(one.command)),
+        ]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)
-    rest = [f"{left} more with a larger --top"] if left else []
-    rest += [f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %"] if small else []
-    if not report.advice:
-        rest = ["no change was found that would save time"]
-    if rest:
-        out += ["", "; ".join(rest)]
-    if report.notes:
-        out += ["", Table([("note", note) for note in report.notes])]
-    return out
+    rest = {
+        f"{left} more with a larger --top": left,
+        f"{small} more {'gains' if small == 1 else 'gain'} less than 0.1 %": small,
+        "no change was found that would save time": not report.advice,
+    }
+    said = "; ".join(text for text, holds in rest.items() if holds)
+    out += ["", said] if said else []
+    return [*out, "", Table([("note", note) for note in report.notes])] if report.notes else out
 
 
 def first_lines(report: AdviceReport, folder: str) -> Lines:
-    """Return the first advice, as it stands below the main fact of a run."""
+    """Return the first advice, as it stands below the main fact of a run, with its command."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
-    rows = [("saves most", "" if shown else "no change of those that were tried would save time")]
+    rows, commands = [("saves most", "no change of those that were tried would save time")], dict[str, str]()
     for best in shown[:1]:
         at_most = "at most " * (best.band is not None and best.band.why == BOUND)
         name = "what to do" if best.gain_ns is None else "saves most" if saves_most(best, shown) else "saves"
-        rows = [
-            (
-                name,
-                f"{at_most}{gain_words(best, ' of the critical path')}{best.what}",
-            ),
-            ("do", best.todo),
-            ("gain", best.supposed),
-            ("sure", _band(best, report.path_ns)),
-            ("check it by", best.command),
-        ]
-        if best.most_pct is not None and best.most_pct < ENOUGH_PCT:
-            rows = rows[:1]
+        rows = [(name, f"{at_most}{gain_words(best, f' of {path_of(report)}')}{best.what}")]
+        if best.most_pct is None or best.most_pct >= ENOUGH_PCT:
+            rows += [("do", best.todo), ("gain", best.supposed), ("sure", _band(best, report.path_ns))]
+            commands = {best.command: "computes that gain"} if best.command else {}
     if len(shown) > 1:
-        rows.append(("then", f"{counted(len(shown) - 1, 'more change')}: graphlink advice {shlex.quote(folder)}"))
-    return ["", Table([row for row in rows if row[1]])]
+        commands[f"graphlink advice {shlex.quote(folder)}"] = counted(len(shown) - 1, "more change")
+    return ["", Table([row for row in rows if row[1]]), *command_lines(commands)]
 
 
 def saves_most(advice: Advice, among: Sequence[Advice]) -> bool:
@@ -77,20 +76,20 @@ def advice_rows(one: Advice, path_ns: int) -> list[tuple[str, str]]:
         ("do", one.todo),
         ("gain", gain),
         ("sure", _band(one, path_ns)),
-        ("from", one.command),
     ]
     return [(name, text) for name, text in rows if text]
 
 
 def _band(one: Advice, path_ns: int) -> str:
-    """Return the band of a gain in words; "" where there is none to say."""
+    """Return the band of a gain in words, or why there is none; "" where there is nothing to say."""
     if one.band is None or one.gain_ns is None:
         return ""
     before_ns = one.gain_ns + (one.band.run.ns if one.band.run else 0)
-    return f"{band_head(one.band)}: {band_words(one.band, before_ns, path_ns)[0]}"
+    return f"{band_head(one.band)}: " * (one.band.run is not None) + band_words(one.band, before_ns, path_ns)[0]
 
 
-def _took(report: AdviceReport) -> str:
-    """Return what the gains are of: the critical path, and where the recordings began apart the whole replay."""
-    whole = "" if report.path_ns == report.replayed_ns else f" of {ms(report.replayed_ns)} ms replayed"
-    return f"critical path {ms(report.path_ns)} ms{whole}"
+def path_of(report: AdviceReport, alone: str = "") -> str:
+    """Return what the gains are of: the critical path, and where the recordings began apart by a hundredth of the run
+    or more, how long that is; else behind it what is said of one ``alone``."""
+    of_run = f", {ms(report.path_ns)} ms of the run's {ms(report.replayed_ns)}"
+    return f"the critical path{alone if 100 * report.path_ns >= 99 * report.replayed_ns else of_run}"

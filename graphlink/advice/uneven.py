@@ -99,7 +99,7 @@ def aside(run: Outputs) -> Iterator[Candidate]:
                 kind="uneven_steps" if seldom else "aside",
                 what=f"{text} runs behind the gradients of {'some steps' if seldom else 'each step'}{every}",
                 evidence=f"{ms(spent_ns)} ms in {counted(times, 'range')} of {ms(spent_ns // max(times, 1))} ms each, "
-                "all ranks added up",
+                "on all ranks together",
                 todo=_SELDOM,
                 supposed="if it did not run",
             ),

@@ -168,16 +168,17 @@ def _gains(
 def _stretches(file: PathFile) -> Lines:
     """Return the longest runs of the path of one share."""
     title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
-    rows = []
-    for one in stretches(file, STRETCHES):
-        ids = f"node {one.first}" if one.count == 1 else f"nodes {one.first} to {one.last} ({one.count:,})"
-        most = (
-            f"{ids}, most {shortened(one.most)}{f' before {shortened(one.before)}' * bool(one.before)} "
-            f"{ms(one.most_ns)}"
+    rows = [
+        (
+            ms(one.ns),
+            percent(one.ns, file.length_ns),
+            share_word(one.share),
+            f"from {ms(one.from_ns)}",
+            (f"node {one.first}" if one.count == 1 else f"nodes {one.first} to {one.last} ({one.count:,})")
+            + f", most {shortened(one.most)}{f' before {shortened(one.before)}' * bool(one.before)} {ms(one.most_ns)}",
         )
-        rows.append(
-            (ms(one.ns), percent(one.ns, file.length_ns), share_word(one.share), f"from {ms(one.from_ns)}", most)
-        )
+        for one in stretches(file, STRETCHES)
+    ]
     return [title, Table(rows, align=">><<<")] if rows else [f"{title}: none"]
 
 
@@ -246,13 +247,15 @@ def _ranks(found: CriticalAcross) -> Lines:
 def _hops(found: CriticalAcross, top: int) -> Lines:
     if not found.hops:
         return ["the path stays on one rank"]
-    rows = []
-    for hop in found.hops[:top]:
-        late = f"{shortened(hop.other_name)} ({hop.other_id})"
-        before = f"before that {ms(hop.stretch_ns)} ms of path, most in {shortened(hop.most)} ({ms(hop.most_ns)} ms)"
-        rows.append(
-            (ms(hop.waited_ns), f"rank {hop.rank} waits in {hop.what} for {late} of rank {hop.other_rank}; {before}")
+    rows = [
+        (
+            ms(hop.waited_ns),
+            f"rank {hop.rank} waits in {hop.what} for {shortened(hop.other_name)} ({hop.other_id}) of rank "
+            f"{hop.other_rank}; before that {ms(hop.stretch_ns)} ms of path, most in {shortened(hop.most)} "
+            f"({ms(hop.most_ns)} ms)",
         )
+        for hop in found.hops[:top]
+    ]
     left = found.hops[top:]
     more = [f"  ... and {len(left):,} more, none above {ms(left[0].waited_ns)} ms"] if left else []
     return ["where the path changes ranks", Table(rows, ("waited ms", ""), "><"), *more]

@@ -19,7 +19,7 @@ from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
-from graphlink.records import Lines, Table
+from graphlink.records import Lines, command_lines
 from graphlink.wings import each
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _next(made: Summary, out: str) -> Lines:
     ]
     steps += [step for _, hooks in each() for step in hooks.next_steps(made)]
     folder = shlex.quote(out)
-    return ["next", Table([(f"graphlink {step.format(folder)}", tells) for _, step, tells in sorted(steps)])]
+    return ["next", *command_lines({f"graphlink {step.format(folder)}": tells for _, step, tells in sorted(steps)})]
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:

@@ -116,6 +116,7 @@ def rendered(report: Sequence[str | Table], width: int | None = None, *, styled:
     What is in a line or cell is written out as ``plain`` does, and never read as markup.
     """
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(
         file=io.StringIO(),
@@ -129,7 +130,7 @@ def rendered(report: Sequence[str | Table], width: int | None = None, *, styled:
     )
     with console.capture() as captured:
         for part in _renderables(report, width):
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, Text))  # a command is broken by the terminal alone
     return "\n".join(line.rstrip() for line in captured.get().removesuffix("\n").split("\n"))
 
 
@@ -146,11 +147,9 @@ def _renderables(report: Sequence[str | Table], width: int | None) -> Iterator[R
             text = plain(part)
             indent = len(text) - len(text.lstrip(" "))
             heads = not indent and (not isinstance(below, str) or below.startswith(" "))
-            if not text:
-                yield text
-                continue
             style = "bold" if heads else "yellow" if text.startswith("warning") else ""
-            yield Padding(Text(text[indent:], style), (0, 0, 0, indent), expand=False)
+            padded = Padding(Text(text[indent:], style), (0, 0, 0, indent), expand=False)
+            yield padded if text and not text.startswith("graphlink ", indent) else Text(text)
             continue
         shown = replace(part, rows=[[*map(plain, row)] for row in part.rows], head=[*map(plain, part.head)])
         columns = fitted(shown, width)

@@ -140,10 +140,11 @@ def _run(run: Run, *, verbose: bool) -> Lines:
 def _drifts(run: Run) -> Lines:
     if not run.drifts:
         return []
-    rows = []
-    for d in run.drifts:
-        behind = f"{d.edge} <- {_node(d.held_by, run)}" if d.held_by else d.edge
-        rows.append((_us(d.change_ns), "to", _us(d.drift_ns), f"{_node(d.node, run)}  <- {behind}"))
+    behind = (f"{d.edge}{f' <- {_node(d.held_by, run)}' if d.held_by else ''}" for d in run.drifts)
+    rows = [
+        (_us(d.change_ns), "to", _us(d.drift_ns), f"{_node(d.node, run)}  <- {edge}")
+        for d, edge in zip(run.drifts, behind, strict=True)
+    ]
     head = "  replay and recording drift apart most (replayed - recorded start; change since what held the node back):"
     return [head, Table(rows, align="><><", indent=4)]
 
@@ -151,11 +152,14 @@ def _drifts(run: Run) -> Lines:
 def _slot_waits(run: Run) -> Lines:
     if not run.slot_waits:
         return []
-    waits = []
-    for w in run.slot_waits[:MOST_LANES]:
-        rank = f"rank {w.rank} " if len(run.ranks) > 1 else ""
-        most = f"{_us(w.behind_ns)} of it behind {w.behind}"
-        waits.append((_us(w.waited_ns), f"{rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}"))
+    waits = [
+        (
+            _us(w.waited_ns),
+            f"{f'rank {w.rank} ' * (len(run.ranks) > 1)}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, "
+            f"{_us(w.behind_ns)} of it behind {w.behind}",
+        )
+        for w in run.slot_waits[:MOST_LANES]
+    ]
     left = len(run.slot_waits) - MOST_LANES
     more = [f"    ... and {left} more"] if left > 0 else []
     return ["  ready, but the slot was taken:", Table(waits, align="><", indent=4), *more]

@@ -66,16 +66,18 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _node(seen: NodeView) -> Lines:
-    lines: Lines = [f"node {seen.id}  {seen.name}", f"  {seen.type}, {seen.duration_micros} us"]
-    if seen.attributes:
-        texts = {
-            name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            for name, value in seen.attributes.items()
-        }
-        lines.append(Table([*texts.items()]))
-    lines += _edges("waits for (data_deps)", seen.data_deps)
-    lines += _edges("called by (ctrl_deps)", seen.ctrl_deps)
-    return [*lines, *_edges("is waited for by", seen.awaited_by)]
+    texts = [
+        (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in seen.attributes.items()
+    ]
+    return [
+        f"node {seen.id}  {seen.name}",
+        f"  {seen.type}, {seen.duration_micros} us",
+        *([Table(texts)] if texts else []),
+        *_edges("waits for (data_deps)", seen.data_deps),
+        *_edges("called by (ctrl_deps)", seen.ctrl_deps),
+        *_edges("is waited for by", seen.awaited_by),
+    ]
 
 
 def _edges(title: str, edges: Sequence[Edge]) -> Lines:

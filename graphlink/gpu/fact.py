@@ -13,16 +13,17 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from graphlink.causes import MEANING
-from graphlink.gpu.table import idle_causes, replay_words
+from graphlink.gpu.table import idle_causes, replay_words, spent
 from graphlink.records import counted, percent, share_word, shares_words, time
+from graphlink.report.summary import once_fact
 
-SPENT: Final = {  # field of a device -> how its time is spent, and what that means on a page
+MEANS: Final = {  # part of the time of a device -> what it does then, and what that means on a page
     "compute_ns": ("computing", "compute"),
     "exposed_comm_ns": ("communicating and computing nothing", "exposed_communication"),
     "exposed_copy_ns": ("copying and computing nothing", "exposed_copy"),
     "idle_ns": ("idle", "idle"),
 }
-_WORTH: Final = 0.05  # of the time of the GPUs: less is not told beside the main fact
+_WORTH: Final = 0.05  # of the time of the GPUs: less idle time is told without its cause
 _FEW: Final = 4  # times as much work as in the steps that count: these do not stand for the run
 _APART: Final = 0.1  # of its time: by so much more than all together a rank has to spend on it to be named
 
@@ -43,31 +44,30 @@ def _share_of(part: float, whole: float, means: str) -> Figure:
 
 
 def main_fact(summary: Any) -> Words:
-    """Return the fact in one to three sentences, of ranks together; nothing without ranks."""
-    every = [rank for rank in summary.ranks if rank.gpu]
-    if not every:
-        return _of_host(summary) if summary.ranks else []
+    """Return the fact in one to five sentences, of ranks together, behind what came once where that is most of it;
+    nothing without ranks."""
+    every, once = [rank for rank in summary.ranks if rank.gpu], once_fact(summary.ranks)
+    fact = _of_gpus(every, summary.run) if every else _of_host(summary) if summary.ranks else []
+    return [f"{once} " * bool(once), *fact]
+
+
+def _of_gpus(every: Sequence[Any], run: Any) -> Words:
     ranks, when = _in_steps(every)
-    spent, devices = _spent(ranks), sum(len(rank.gpu) for rank in every)
-    most = max(SPENT, key=spent.__getitem__)
+    times, devices = _spent(ranks), sum(len(rank.gpu) for rank in every)
     who = "the GPU" if devices == 1 else f"the {devices:,} GPUs"
-    unknown = _not_known(ranks, [gpu for rank in every for gpu in rank.gpu], who) if _tells_idle(spent) else []
-    start = f"{when}{who} spend{'s' * (devices == 1)} "
+    tells_idle = times["idle_ns"] >= _WORTH * times.total()
+    unknown = _not_known(ranks, [gpu for rank in every for gpu in rank.gpu], who) if tells_idle else []
+    start = f"{when}{who} {'spends' if devices == 1 else 'together spend'} "
     start = f"As recorded, {start[0].lower()}{start[1:]}" if unknown else start[0].upper() + start[1:]
-    words: Words = [*unknown, start, *_share(spent, most)]
-    words += [", added up, " if devices > 1 else " ", SPENT[most][0]]
-    if most == "idle_ns":
-        words += _why_idle(ranks)
-    elif most == "exposed_comm_ns":
-        words += _why_waiting(ranks, summary.run)
-    if most != "idle_ns" and _tells_idle(spent):
-        words += [", and ", _share_of(spent["idle_ns"], spent.total(), "idle"), " idle", *_why_idle(ranks)]
-    return [
-        *words,
-        ".",
-        *([] if when else _span(ranks)),
-        *(_of_others(ranks, summary.run, most) if len(ranks) > 1 else []),
-    ]
+    words, most = Words(), times.most_common(1)[0][0]
+    for part, ns in times.most_common():
+        if part == most or percent(ns, times.total()) != "0.0 %":
+            why = _why_idle(ranks) if part == "idle_ns" and tells_idle else []
+            why = _why_waiting(ranks, run) if part == most == "exposed_comm_ns" else why
+            share = _share(times, part) if part == most else [_share_of(ns, times.total(), MEANS[part][1])]
+            words += [*share, f" {MEANS[part][0]}", *why, "; " if why else ", "]
+    others = _of_others(ranks, run, most) if len(ranks) > 1 else []
+    return [*unknown, start, *words[:-1], ".", *([] if when else _span(ranks)), *others]
 
 
 def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
@@ -83,10 +83,6 @@ def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
         return ranks, ""
     count = max(len(rank.steps) for rank in ranks) - 1
     return counting, f"In the {f'{count:,} steps' if count > 1 else 'step'} after the first, "
-
-
-def _tells_idle(spent: Counter[str]) -> bool:
-    return spent["idle_ns"] >= _WORTH * spent.total()
 
 
 def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
@@ -120,20 +116,17 @@ def _span(ranks: Sequence[Any]) -> Words:
 
 
 def _spent(ranks: Sequence[Any]) -> Counter[str]:
-    """Return the time of all GPUs of ranks by how it was spent, in ns."""
-    return Counter({field: sum(getattr(gpu, field) for rank in ranks for gpu in rank.gpu) for field in SPENT})
+    return spent([gpu for rank in ranks for gpu in rank.gpu])
 
 
 def _share(spent: Counter[str], field: str) -> Words:
     whole = spent.total()
-    return [_share_of(spent[field], whole, SPENT[field][1]), " of ", Figure(time(whole), whole, "gpu_time")]
+    return [_share_of(spent[field], whole, MEANS[field][1]), " of ", Figure(time(whole), whole, "gpu_time")]
 
 
 def _why_idle(ranks: Sequence[Any]) -> Words:
     """Return the cause of most idle time of ranks, behind the share of it."""
     causes = sum((idle_causes(rank) for rank in ranks), Counter[str]())
-    if not causes.total():
-        return []
     most, ns = causes.most_common(1)[0]
     known = MEANING.get(most, most)
     return [": ", known, " (", Figure(most), ", ", _share_of(ns, causes.total(), most), " of the idle time)"]
@@ -151,23 +144,22 @@ def _why_waiting(ranks: Sequence[Any], run: Any) -> Words:
 
 
 def _of_others(ranks: Sequence[Any], run: Any, most: str) -> Words:
-    """Return the rank that is idle for far longer than all together, and one whose own main fact is communication."""
-    whole, comm = _spent(ranks), "exposed_comm_ns"
-    every = [(rank, _spent([rank])) for rank in ranks]
-    first, busy = (
-        max(every, key=lambda told: (told[1]["idle_ns"] / (told[1].total() or 1), -told[0].rank)),
-        max(every, key=lambda told: (told[1]["exposed_comm_ns"] / (told[1].total() or 1), -told[0].rank)),
-    )
-    words, (rank, spent) = Words(), first
-    if spent["idle_ns"] / (spent.total() or 1) > whole["idle_ns"] / (whole.total() or 1) + _APART:
-        words += [f" Rank {rank.rank} is idle most: ", _share_of(spent["idle_ns"], spent.total(), "idle"), "."]
-    rank, spent = busy
-    apart_ns = sum(meeting.skew_ns for meeting in run.set_apart) if run is not None else 0  # that counts in no headline
-    sure = spent - Counter({comm: apart_ns})
-    if most != comm and max(SPENT, key=sure.__getitem__) == comm:
-        words += [f" Rank {rank.rank} spends ", *_share(spent, comm), " ", SPENT[comm][0]]
-        words += [*_why_waiting([rank], run), "."]
+    """Return the rank that is idle for a far larger share than all together, and one whose own main fact is
+    communication."""
+    idle, comm, words = "idle_ns", "exposed_comm_ns", Words()
+    first, busy = (max(ranks, key=lambda rank: (_ratio(_spent([rank]), part), -rank.rank)) for part in (idle, comm))
+    times = _spent([first])
+    if _ratio(times, idle) > _ratio(_spent(ranks), idle) + _APART:
+        words += [f" Rank {first.rank} is idle most: ", *_share(times, idle), "."]
+    times = _spent([busy])
+    if most != comm and max(times, key=times.__getitem__) == comm:
+        words += [f" Rank {busy.rank} spends ", *_share(times, comm), " ", MEANS[comm][0]]
+        words += [*_why_waiting([busy], run), "."]
     return words
+
+
+def _ratio(times: Counter[str], part: str) -> float:
+    return times[part] / (times.total() or 1)
 
 
 def _of_host(summary: Any) -> Words:

@@ -57,6 +57,8 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``compute_ns``: union of kernels that are no communication, and of memsets; ``exposed_comm_ns``: union of
     communication outside it; ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions,
     hidden or not. ``idle_by_cause_ns`` adds up to ``idle_ns`` exactly. Times are since the start of the graph.
+    ``excluded_ns``: of exposed communication, what waited for other ranks in collectives that are excluded
+    (docs/ranks.md), which counts in no share; absent where none did.
 
     Shares are of 1, and absent where there is nothing to divide by (docs/idle.md). ``by_group``, ``by_stream``,
     ``over_time``: only of a device in all.
@@ -72,6 +74,7 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     comm_ns: int
     copy_ns: int
     idle_by_cause_ns: dict[str, int]
+    excluded_ns: int | UnsetType = UNSET
     replays: Annotated[
         tuple[int, int] | UnsetType,
         figure(
@@ -138,7 +141,7 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def idle_share(self) -> Annotated[tuple[int, int], figure(unit="part", means="idle")]:
-        return self.idle_ns, self.whole_ns
+        return self.idle_ns, self.whole_ns - (self.excluded_ns or 0)
 
     @property
     def mostly(self) -> Annotated[str, figure(head="idle most by", unit="cause")]:

@@ -23,6 +23,7 @@ from graphlink.records import Lines, Short, Table, counted, first_few, ms, perce
 from graphlink.tables import grouped
 from graphlink.wings import Telling
 
+SPENT: Final = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
 _FEW_RANKS = 2
 _EVIDENCE = 110  # characters
 _OUTSIDE = (
@@ -49,8 +50,8 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 class Waited(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank waited for others in communication, as ``run.waits`` of ``summary.json`` has it.
 
-    ``stragglers``: of the groups of the rank, where another one stands out. ``apart``: meetings in no figure, and by
-    how much others came later to them.
+    ``stragglers``: of the groups of the rank, where another one stands out. ``apart``: meetings in no figure, and what
+    GPUs waited in them.
     """
 
     ns: int
@@ -87,13 +88,14 @@ def rank_idle(file: IdleFile, top: int, run: Run | None = None) -> RankIdle:
     causes = [sorted(of_device, key=lambda one: -one.ns) for of_device in found]
     late = [late_starts(mine) if one.replays is UNSET else None for one, mine in zip(file.gpu, each, strict=True)]
     longest = sorted(file.idle, key=lambda entry: (entry.start_ns - entry.end_ns, entry.start_ns))[:top]
-    waited = _waited(file.rank, run) if run is not None else UNSET
+    excluded_ns = sum(one.excluded_ns or 0 for one in file.gpu)
+    waited = _waited(file.rank, run, excluded_ns) if run is not None else UNSET
     return RankIdle(
         rank=file.rank, gpu=file.gpu, steps=file.steps, causes=causes, late_starts=late, waited=waited, longest=longest
     )
 
 
-def _waited(rank: int, run: Run) -> Waited:
+def _waited(rank: int, run: Run, excluded_ns: int) -> Waited:
     mine = {
         f"group {one.name or '(unnamed)' if one.id is None else one.id}": one for one in run.groups if rank in one.ranks
     }
@@ -106,7 +108,7 @@ def _waited(rank: int, run: Run) -> Waited:
             if one.straggler is not None and one.straggler.rank != rank
         },
         apart=len(apart),
-        apart_ns=sum(one.skew_ns for one in apart),
+        apart_ns=excluded_ns,
     )
 
 
@@ -124,7 +126,7 @@ def idle_table(report: IdleReport) -> Lines:
     bare = [rank.rank for rank in report.ranks if not rank.gpu]
     ranks = sorted(
         (rank for rank in report.ranks if rank.gpu),
-        key=lambda rank: -max(gpu.idle_ns / (gpu.whole_ns or 1) for gpu in rank.gpu),
+        key=lambda rank: -max(_share([gpu], "idle_ns") for gpu in rank.gpu),
     )
     out: Lines = []
     if len(ranks) > _FEW_RANKS:
@@ -133,11 +135,8 @@ def idle_table(report: IdleReport) -> Lines:
             (
                 str(rank.rank),
                 str(gpu.device),
-                ms(gpu.whole_ns),
-                *(
-                    percent(ns, gpu.whole_ns)
-                    for ns in (gpu.compute_ns, gpu.exposed_comm_ns, gpu.exposed_copy_ns, gpu.idle_ns)
-                ),
+                ms(spent([gpu]).total()),
+                *(f"{_share([gpu], part):.1f} %" for part in SPENT),
                 f"{causes[0].cause} {percent(causes[0].ns, gpu.idle_ns)}{replay_words(gpu)}" if causes else "",
             )
             for rank in ranks
@@ -158,8 +157,8 @@ def _rank(rank: RankIdle) -> Lines:
     out: Lines = []
     for gpu, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         out.append(
-            f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.whole_ns)} ms; "
-            f"{busy_words(gpu)}{replay_words(gpu)}"
+            f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.idle_share[1])} ms; "
+            f"{shares_words(_parts(gpu), gpu.idle_share[1]) or 'no work'}{replay_words(gpu)}"
         )
         out += _utilisation(gpu)
         if gpu.comm_ns:
@@ -243,8 +242,8 @@ def wait_lines(waited: Waited) -> list[str]:
         for name, one in waited.stragglers.items()
     ]
     apart = (
-        [f"not counted: up to {ms(waited.apart_ns)} ms in {counted(waited.apart, 'collective')}: excluded"]
-        if waited.apart
+        [f"not counted: {ms(waited.apart_ns)} ms in {counted(waited.apart, 'collective')} that counts in no figure"]
+        if waited.apart_ns
         else []
     )
     return [
@@ -290,12 +289,12 @@ _DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in me
 
 def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
     """Return what a device spent its time on, the most first, and why it was idle, each with its name."""
-    parts = {**_busy_parts(device), "idle": device.idle_ns}
+    parts, whole_ns = {**_parts(device), "idle": device.idle_ns}, device.idle_share[1]
     why = {f"{cause} ({MEANING.get(cause, cause)})": ns for cause, ns in device.idle_by_cause_ns.items()}
     return [
         (
             f"GPU {device.device}",
-            f"{ms(device.whole_ns)} ms: {shares_words(parts, device.whole_ns) or 'nothing ran'}{replay_words(device)}",
+            f"{ms(whole_ns)} ms: {shares_words(parts, whole_ns) or 'nothing ran'}{replay_words(device)}",
         ),
         ("  idle because", shares_words(why, device.idle_ns, _FEW)),
     ]
@@ -313,17 +312,16 @@ def replays_of(*devices: Any) -> tuple[int, int] | UnsetType:
     return (sum(recorded for recorded, _ in told), sum(every for _, every in told)) if told else UNSET
 
 
-def busy_words(device: DeviceTime) -> str:
-    """Return what a device was busy with, the most first."""
-    return shares_words(_busy_parts(device), device.whole_ns) or "no work"
+def spent(devices: Sequence[Any]) -> Counter[str]:
+    """Return the time of devices together by ``SPENT``, in ns, without what is excluded."""
+    times = Counter({part: sum(getattr(one, part) for one in devices) for part in SPENT})
+    times["exposed_comm_ns"] -= sum(one.excluded_ns or 0 for one in devices)
+    return times
 
 
-def _busy_parts(device: DeviceTime) -> dict[str, int]:
-    return {
-        "compute": device.compute_ns,
-        "exposed communication": device.exposed_comm_ns,
-        "exposed copies": device.exposed_copy_ns,
-    }
+def _parts(device: DeviceTime) -> dict[str, int]:
+    """Return the time of a device in which it was busy, by what with."""
+    return dict(zip(("compute", "exposed communication", "exposed copies"), spent([device]).values(), strict=False))
 
 
 def steps_line(rank: Any) -> str:
@@ -391,8 +389,8 @@ def idle_causes(rank: Any) -> Counter[str]:
 
 
 def _share(devices: Sequence[DeviceTime], part: str) -> float:
-    part_ns = sum(int(getattr(device, part)) for device in devices)
-    return 100 * part_ns / (sum(device.whole_ns for device in devices) or 1)
+    times = spent(devices)
+    return 100 * times[part] / (times.total() or 1)
 
 
 def far_from_usual(ranks: Sequence[Any]) -> tuple[float, list[Any]]:

@@ -19,8 +19,8 @@ from graphlink.causes import CAUSES, NAMES, OF_DEVICES, Cause
 from graphlink.gpu.busy import Busy, busy, by_group, by_stream, over_time, own_clock_ns, parts, share
 from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
 from graphlink.gpu.records import DeviceTime, Excess, Idle, IdleEntry, IdleFile, Iterations, StepTime
-from graphlink.graph_model import Column, Graph
-from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Trace
+from graphlink.graph_model import NO_COLUMN, Column, Graph
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Communication, Linked, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
 from graphlink.perfetto.slices import flat
@@ -80,10 +80,17 @@ class GpuTime(Short, msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | None = None) -> GpuTime:
+def gpu_time(
+    graph: Graph,
+    linked: Linked,
+    comm: Communication,
+    late: Column | None = None,
+    excluded: Column = NO_COLUMN,
+) -> GpuTime:
     """Measure what each device of a rank was busy with, and find why it was idle. O(n log n) in rows.
 
-    ``late``: for how long communication nodes ran until the last rank came.
+    ``late``: for how long communication nodes ran until the last rank came; ``excluded``: of those in which that counts
+    in no sum.
     """
     devices, cut = busy(linked, comm), steps_of(linked)
     hosts = Hosts(graph, linked, late)
@@ -93,14 +100,15 @@ def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | N
         start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
         first, last = int(one.start_ns[0]), int(one.end_ns.max())
         why = explain(hosts, one, int(start_ns.min(initial=first)), int(end_ns.max(initial=last)))
-        (whole,) = _times(one, why, np.array([first]), np.array([last]), graph.epoch_ns)
+        waits = _waits(one, linked, graph.row[excluded.node], excluded.value)
+        (whole,) = _times(one, why, waits, np.array([first]), np.array([last]), graph.epoch_ns)
         groups, streams = by_group(one, linked, comm) or UNSET, by_stream(one, linked, first, last)
         over = over_time(one, why, first, last)
         (replays,) = launched.within(one.device, np.array([-MOST]), np.array([MOST]))
         gpu.append(msgspec.structs.replace(whole, by_group=groups, by_stream=streams, over_time=over, replays=replays))
         in_steps = launched.within(one.device, cut.start_ns, cut.end_ns)
         for times, step, replays in zip(
-            by_step, _times(one, why, start_ns, end_ns, graph.epoch_ns), in_steps, strict=True
+            by_step, _times(one, why, waits, start_ns, end_ns, graph.epoch_ns), in_steps, strict=True
         ):
             times.append(msgspec.structs.replace(step, replays=replays))
         inside = spans.within(why, first, last)
@@ -249,10 +257,20 @@ def _on(one: Busy, linked: Linked, at_ns: I64) -> I64:
     return at_ns + offset[np.minimum(np.searchsorted(one.start_ns, at_ns), len(offset) - 1)]
 
 
-def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> Iterator[DeviceTime]:
-    """Yield the time of a device in windows, ascending."""
-    for low, high, compute, working, any_, comm, copies, beside, filled in zip(
-        from_ns.tolist(), to_ns.tolist(), *(column.tolist() for column in parts(one, from_ns, to_ns)), strict=True
+def _waits(one: Busy, linked: Linked, row: I32, wait_ns: I64) -> spans.Spans:
+    """Return when device rows waited, each from its start on, on a device's own clock, and that computed meanwhile."""
+    begin_ns = (linked.trace.device.start_ns + own_clock_ns(linked))[row]
+    mine = np.isin(row, one.rows)
+    return spans.union(
+        np.append(begin_ns[mine], one.compute.start_ns), np.append((begin_ns + wait_ns)[mine], one.compute.end_ns)
+    )
+
+
+def _times(one: Busy, why: Idle, waits: spans.Spans, from_ns: I64, to_ns: I64, epoch_ns: int) -> Iterator[DeviceTime]:
+    """Yield the time of a device in windows, ascending; ``waits``: when it computed, or waited in what is excluded."""
+    columns = (from_ns, to_ns, spans.overlap_ns(waits, from_ns, to_ns), *parts(one, from_ns, to_ns))
+    for low, high, waited, compute, working, any_, comm, copies, beside, filled in zip(
+        *(column.tolist() for column in columns), strict=True
     ):
         part = spans.within(why, low, high)
         spent = np.bincount(part.cause, part.end_ns - part.start_ns, len(Cause)).astype(np.int64)[[*OF_DEVICES]]
@@ -267,6 +285,7 @@ def _times(one: Busy, why: Idle, from_ns: I64, to_ns: I64, epoch_ns: int) -> Ite
             comm_ns=comm,
             copy_ns=copies,
             idle_by_cause_ns={name: ns for name, ns in zip(CAUSES, spent.tolist(), strict=True) if ns},
+            excluded_ns=waited - compute or UNSET,
             utilisation=share(any_, high - low),
             est_sm_efficiency=UNSET if math.isnan(filled) else round(filled, 6),
             hidden_share=share(comm - (working - compute), comm),

@@ -47,7 +47,7 @@ class _GpuTime(Wing):
         from graphlink.gpu.time import bare_ns, blocks, gpu_time, idle_rows
 
         log.info("finding out why devices were idle")
-        gpu = gpu_time(work.graph, work.linked, work.comm, work.joined.wait_ns)
+        gpu = gpu_time(work.graph, work.linked, work.comm, work.joined.wait_ns, work.joined.excluded_ns)
         name, bare = output_names.idle(work.rank), bare_ns(work.prepared.inputs.kineto, work.rank)
         with publish.writing(work.folder / name) as out:
             out.writelines(blocks(work.rank, gpu, work.linked.trace))

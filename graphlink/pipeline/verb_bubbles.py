@@ -220,7 +220,10 @@ def _head(file: Bubbles) -> list[str]:
         if steps
         else "no step"
     )
-    lines.append(f"  {numbered}, makespan {spans or '-'} ms; communication is not work, the optimizer is outside")
+    lines.append(
+        f"  {numbered}, makespan {spans or '-'} ms; communication is no work (exposed_communication: stages idle for "
+        "transfers alone); the optimizer is outside"
+    )
     for name in FORMULAS:
         rate = getattr(definition, name)
         formula = rate.formula if pipeline.chunks == 1 else re.sub(r"(all |\()stages\b", r"\1ranks", rate.formula)

@@ -237,7 +237,10 @@ def run_table(run: Run) -> Lines:
         rows += _group_rows(group)
     rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
     rows += [
-        ("excluded", f"{a.type} {a.number} of {a.group}, the last rank {_ms(a.skew_ns)} late: {a.why}")
+        (
+            "excluded",
+            f"{a.type} {a.number} of {a.group}, the last rank {_ms(a.skew_ns)} late, which counts nowhere: {a.why}",
+        )
         for a in run.set_apart[:SHOWN]
     ] + _more("excluded", len(run.set_apart))
     if run.groups:
@@ -344,7 +347,7 @@ def _group_rows(group: Group) -> list[tuple[str, str]]:
             (
                 f"  {c.type}",
                 f"{c.count:,} times{apart}, {size(c.bytes)} in all; the last rank came {_ms(c.skew_median_ns)} after "
-                f"the first (median; 95 %: {_ms(c.skew_p95_ns)}); ranks waited {_ms(c.wait_ns)}, summed up; transfer "
+                f"the first (median; 95 %: {_ms(c.skew_p95_ns)}); all of them waited {_ms(c.wait_ns)}; transfer "
                 f"{_ms(c.transfer_ns)}{bandwidth}",
             )
         )

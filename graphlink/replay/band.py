@@ -103,8 +103,10 @@ def recorded(ranks: Iterable[Any], others: Mapping[str, Iterable[Any]] = Mapping
 
 
 def _mean_ns(rank: Any) -> int:
-    """Return what the steps of a rank after the first take on average; 0 where that is not known."""
-    return getattr(getattr(rank, "iterations", UNSET), "mean_ns", UNSET) or 0
+    """Return what the steps of a rank after the first take on average, on the GPU where the host ran ahead of it; 0
+    where that is not known."""
+    told = getattr(rank, "iterations", UNSET)
+    return getattr(told, "on_device_ns", UNSET) or getattr(told, "mean_ns", UNSET) or 0
 
 
 def band(
@@ -178,7 +180,7 @@ def unmeasured(changes: Changes) -> str:
     if kinds and kinds[0] in _SELDOM:
         return _SELDOM[kinds[0]]
     if kinds:
-        return f"how far second runs lie from such a prediction ({kinds[0].replace('_', ' ')}) was not measured"
+        return f"no such prediction ({kinds[0].replace('_', ' ')}) was compared with a second run"
     none = any(isinstance(change, TimeChange) and change.scale == 0 for change in changes.each())
     return BOUND if none else ""
 
@@ -410,7 +412,7 @@ def uncertain(band: Band | None, before_ns: int) -> bool:
 
 def band_head(band: Band) -> str:
     """Return what ``band_words`` are about."""
-    return "no band" if band.run is None else f"{band.level_pct} % band"
+    return "second run" if band.run is None else f"{band.level_pct} % band"
 
 
 def _span(span: Span) -> str:

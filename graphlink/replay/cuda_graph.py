@@ -93,6 +93,12 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     if once_ns.any():
         longest = shortened(work.name(int(np.argmax(once_ns)))).removesuffix(PART)
         what += f"; {ms(int(once_ns.sum()))} ms that ops took once and not each time stay (most in {longest})"
+        family, names = out.names()
+        named = (
+            np.where(marked(len(out), owner[once_ns > 0]), len(names), family),
+            [*names, f"{longest} (and others), once"],
+        )
+        out = replace(out, kept={"": (out.first, out.source), "names": named})
     what += outside
     grown_ns = int((cost - work.cost_ns).sum())
     return out, made(change.kind, f"{change.done}: {what}", how_many(inside), grown_ns)

@@ -26,13 +26,13 @@ from graphlink.records import (
     Short,
     Table,
     against_recorded,
-    counted,
     joined,
     ms,
     path_words,
     percent,
     share_word,
     shortened,
+    time,
 )
 from graphlink.tables import grouped
 from graphlink.version import __version__
@@ -292,7 +292,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> Lines:
     trust = [f"the replay {against_recorded(rank.replay.error_pct)}", *(hooks.trust(rank) for _, hooks in each())]
     rows = [
         ("critical path", _path(rank)),
-        ("slow once", once_words(rank)),
+        ("took long once", once_words(rank)),
         ("trust", "; ".join(filter(None, trust))),
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(line for text in rank.warnings if alone for line in told(text, verbose=verbose)),
@@ -363,13 +363,32 @@ def _memory(one: DeviceMemory) -> str:
 def once_words(rank: Rank) -> str:
     """Return what took its time once, the longest first."""
     length_ns = rank.critical_path.length_ns
-    on_path = [percent(min(gain.once_ns, gain.on_path_ns), length_ns) for gain in rank.once]
     words = [
-        f"{shortened(gain.name)} {ms(gain.once_ns)} ms ({share} of the path)"
-        for gain, share in zip(rank.once, on_path, strict=True)
+        f"{shortened(gain.name)} {ms(gain.once_ns)} ms ({percent(min(gain.once_ns, gain.on_path_ns), length_ns)} of "
+        "the path)"
+        for gain in rank.once
     ]
     more = [f"{len(words) - _SHOWN_ONCE} more"] if len(words) > _SHOWN_ONCE else []
     return "; ".join([*words[:_SHOWN_ONCE], *more])
+
+
+def once_ns(rank: Any) -> int:
+    """Return how much of the critical path of a rank came once."""
+    return sum(min(gain.once_ns, gain.on_path_ns) for gain in rank.once)
+
+
+def once_fact(ranks: Sequence[Any]) -> str:
+    """Return what came once, and what to do about it, where that is most of the critical paths of ranks; else ""."""
+    took_ns, whole_ns = sum(map(once_ns, ranks)), sum(rank.critical_path.length_ns for rank in ranks)
+    if 2 * took_ns <= whole_ns:
+        return ""
+    calls = (f"{shortened(gain.name)} ({time(gain.once_ns)})" for gain in max(ranks, key=once_ns).once[:_SHOWN_ONCE])
+    paths = "the critical path" if len(ranks) == 1 else f"the critical paths of {len(ranks):,} ranks"
+    return (
+        f"{percent(took_ns, whole_ns)} of {paths}, {time(took_ns)} of {time(whole_ns)}, went into calls that took long "
+        f"once in this recording, such as {', '.join(calls)}. Record more steps, after a warm-up, to see what takes "
+        f"long each time: all else took {time(whole_ns - took_ns)} here, and gains are per cent of the whole."
+    )
 
 
 def lost(rank: Rank) -> str:
@@ -402,10 +421,6 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
         ),
     ]
     parts += [remark for hooks in every for remark in hooks.remarks(ranks)]
-    slow = [rank for rank in ranks if rank.once]
-    most = max(slow, key=lambda rank: sum(gain.once_ns for gain in rank.once), default=None)
-    others = f"; so did ops of {counted(len(slow) - 1, 'other rank')}" if len(slow) > 1 else ""
-    parts += [f"slow once, rank {most.rank}: {once_words(most)}{others}"] if most else []
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [

@@ -106,6 +106,7 @@ def _by_rank(
     )  # simulators match collectives by size
     arrows = _arrows(comms, matches, op, aligned)
     waits = np.split(spread(sum(len(one.node) for one in comms), op, measured.times.wait_ns, 0), first[1:])
+    excluded = np.append(measured.apart != Apart.NO, False)  # the last entry stands for no match
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
         met = matches.of_op[k] != NOWHERE
@@ -119,6 +120,7 @@ def _by_rank(
             unmatched=one.node[np.unique(np.concatenate([*matching.lacked.get(one.rank, ()), _with(quiet, one)]))],
             size_bytes=Column.of(one.node[alike], largest[matches.of_op[k][alike]]),
             wait_ns=Column.of(one.node, waits[k], waits[k] > 0),
+            excluded_ns=Column.of(one.node, waits[k], excluded[matches.of_op[k]]),
             across=arrow,
         )
     return ranks

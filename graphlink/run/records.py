@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from graphlink.depend.build import Built
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import CommPlan
-from graphlink.graph_model import Column, Graph
-from graphlink.model import EMPTY, I32, I64, Communication, Linked, Trace
+from graphlink.graph_model import NO_COLUMN, Column, Graph
+from graphlink.model import I32, I64, Communication, Linked, Trace
 from graphlink.perfetto.packets import NO_ARROWS, Arrows
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.match import Matching
@@ -24,8 +23,6 @@ from graphlink.replay.machines import IdealReplay
 from graphlink.report import summary
 from graphlink.run.options import Inputs, Options
 from graphlink.wings import Parts
-
-NO_COLUMN: Final = Column(EMPTY, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,8 +107,9 @@ class Joined(Short):
 
     ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Ids of nodes begin at ``first_id``. Of nodes:
     ``unmatched`` have no counterpart, ``size_bytes`` is that on all ranks where they differed, ``wait_ns`` how long a
-    node ran until the last rank came, ``across`` are the arrows between ranks. ``parts``: of wings. ``replayed``: the
-    graph is kept, for the replay of all ranks; ``hosts``: how many machines recorded the run, as far as is known.
+    node ran until the last rank came, ``excluded_ns`` the same of those that count in no figure, ``across`` are the
+    arrows between ranks. ``parts``: of wings. ``replayed``: the graph is kept, for the replay of all ranks; ``hosts``:
+    how many machines recorded the run, as far as is known.
     """
 
     ids: GroupIds
@@ -121,6 +119,7 @@ class Joined(Short):
     unmatched: I32 | None = None
     size_bytes: Column = NO_COLUMN
     wait_ns: Column = NO_COLUMN
+    excluded_ns: Column = NO_COLUMN
     across: Arrows = NO_ARROWS
     parts: Parts = field(default_factory=Parts)
     replayed: bool = False

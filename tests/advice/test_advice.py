@@ -299,13 +299,28 @@ def test_of_rocm_nothing_is_to_do_with_tools_of_cuda(tmp_path: Path) -> None:
     assert "rocm-smi" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
 
 
-@pytest.mark.parametrize(("pct", "said"), [(0.9, ["saves most"]), (1.0, ["saves most", "do", "check it by"])])
+@pytest.mark.parametrize(
+    ("pct", "said"), [(0.9, ["saves most"]), (1.0, ["saves most", "do", "  that  # computes that gain"])]
+)
 def test_of_a_small_gain_the_first_screen_says_no_more_than_what_it_is(pct: float, said: list[str]) -> None:
     small = Advice(
         kind="memory", what="what", evidence="", todo="this", gain_ns=9, gain_pct=0.1, gain_step_pct=pct, command="that"
     )
     told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=9000, path_ns=9000, advice=[small], notes=[])
-    assert [name for name, _ in first_lines(told, "out")[1].rows] == said  # type: ignore[union-attr]
+    _, rows, *commands = first_lines(told, "out")
+    assert [*(name for name, _ in rows.rows), *commands] == said  # type: ignore[union-attr]
+
+
+def test_gains_say_of_how_long_a_run_they_are_where_its_path_is_shorter() -> None:
+    gain = Advice(kind="copies", what="what", evidence="", todo="this", gain_ns=10**6, gain_pct=10, command="that")
+    told = AdviceReport(ranks=[0, 1], machine="coupled", replayed_ns=10**7, path_ns=10**7, advice=[gain], notes=[])
+    for whole_ns, basis in ((10**7, ""), (2 * 10**7, ", 10.000 ms of the run's 20.000")):
+        lines = first_lines(msgspec.structs.replace(told, replayed_ns=whole_ns), "out")
+        assert lines[1].rows[0][1] == f"1.000 ms (10.0 % of the critical path{basis}): what"  # type: ignore[union-attr]
+    head = advice_table(msgspec.structs.replace(told, once="99 % once"), 8)
+    assert head[:2] == ["99 % once", ""] and head[2].startswith(  # type: ignore[union-attr]
+        "2 ranks together: gains are per cent of the critical path, 10.000 ms. "
+    )
 
 
 def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, giv
     if given.chunks > 1:  # evidence counts the stages of all chunks
         stages = f"{given.stages} ranks with 2 stages each, {given.microbatches} microbatches"
     assert head[0] == f"{given.schedule}: {stages}"
-    assert "communication is not work, the optimizer is outside" in head[1]
+    assert "communication is no work (exposed_communication: stages idle for " in head[1]
     for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):
         rate = file["definition"][name]
         formula = rate["formula"].replace("all stages", "all ranks").replace("(stages", "(ranks")

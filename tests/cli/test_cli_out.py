@@ -19,7 +19,7 @@ from graphlink.cli.out import rendered, tell
 from graphlink.errors import OutputError
 from graphlink.graph.attributes import framed
 from graphlink.publish import as_json
-from graphlink.records import Table, plain, visible
+from graphlink.records import Table, command_lines, plain, visible
 from tests.cli.conftest import Ran
 
 CLI = Path(__file__).parents[2] / "graphlink" / "cli"
@@ -160,6 +160,8 @@ def test_on_a_terminal_lines_and_cells_wrap_at_words(monkeypatch: pytest.MonkeyP
         *LONG.split(),
     ]
     assert all(line.startswith("  ") for line in narrow.split("\n"))
+    command = f"graphlink replay {'folder' * 10} --scale copy=0"
+    assert rendered(["line", *command_lines({command: "tells"})], 40).split("\n") == ["line", f"  {command}  # tells"]
     styled = rendered(["head", Table([("a\x1b", "b")])], 40, styled=True)
     assert styled.startswith("\x1b[1mhead\x1b[0m\n  a\\x1b")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,9 @@ from msgspec import UNSET
 from graphlink.gpu.fact import main_fact
 
 
-def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
-    """A rank whose GPUs spent so many ms each; ``idle`` with its cause behind it: ``idle_python``."""
+def rank(number: int = 0, *, gpus: int = 1, once: Sequence[int] = (), **spent: int) -> Any:
+    """A rank whose GPUs spent so many ms each; ``idle`` with its cause behind it: ``idle_python``. ``once``: what single
+    calls took."""
     idle = {name.removeprefix("idle_"): ms * 10**6 for name, ms in spent.items() if name.startswith("idle_")}
     device = SimpleNamespace(
         compute_ns=spent.get("compute", 0) * 10**6,
@@ -21,9 +23,12 @@ def rank(number: int = 0, *, gpus: int = 1, **spent: int) -> Any:
         idle_ns=sum(idle.values()),
         idle_by_cause_ns=idle,
         replays=UNSET,
+        excluded_ns=spent["excluded"] * 10**6 if "excluded" in spent else UNSET,
     )
     ran_ns = sum(spent.get(name, 0) * 10**6 for name in ("compute", "comm", "copy", "before")) + device.idle_ns
-    return SimpleNamespace(rank=number, gpu=[device] * gpus, steps=[], replay=SimpleNamespace(measured_ns=ran_ns))
+    took = [SimpleNamespace(name=f"op{k}", once_ns=ms * 10**6, on_path_ns=ran_ns) for k, ms in enumerate(once)]
+    times = {"replay": SimpleNamespace(measured_ns=ran_ns), "critical_path": SimpleNamespace(length_ns=ran_ns)}
+    return SimpleNamespace(rank=number, gpu=[device] * gpus, steps=[], once=took, **times)
 
 
 def said(*ranks: Any, run: Any = None) -> str:
@@ -31,29 +36,34 @@ def said(*ranks: Any, run: Any = None) -> str:
     return "".join(word if isinstance(word, str) else word.text for word in words)
 
 
-def waited(late: int, apart: int = 0, **waits: int) -> Any:
+def waited(late: int, **waits: int) -> Any:
     evidence = f"rank {late} arrived last in 11 of 11 collectives (by chance: 50 %), usually by 2.000 ms"
     of_ranks = [SimpleNamespace(rank=int(name[1:]), wait_ns=ms * 10**6) for name, ms in waits.items()]
-    set_apart = [SimpleNamespace(skew_ns=apart * 10**6)] * (apart > 0)
-    return SimpleNamespace(waits=of_ranks, straggler=SimpleNamespace(rank=late, evidence=evidence), set_apart=set_apart)
+    return SimpleNamespace(waits=of_ranks, straggler=SimpleNamespace(rank=late, evidence=evidence))
 
 
 @pytest.mark.parametrize(
     ("spent", "fact"),
     [
-        ({"compute": 97, "idle_python": 3}, "The GPU spends 97.0 % of 100 ms computing."),
+        ({"compute": 97, "idle_python": 3}, "The GPU spends 97.0 % of 100 ms computing, 3.0 % idle."),
         (
             {"compute": 60, "idle_python": 10, "idle_host_work": 30},
-            "The GPU spends 60.0 % of 100 ms computing, and 40.0 % idle: the host was busy with ops (host_work, 75.0 % of "
+            "The GPU spends 60.0 % of 100 ms computing, 40.0 % idle: the host was busy with ops (host_work, 75.0 % of "
             "the idle time).",
         ),
         (
             {"compute": 10, "idle_start_delay": 90},
             "The GPU spends 90.0 % of 100 ms idle: work was launched and had not begun (start_delay, 100.0 % of the idle "
-            "time).",
+            "time); 10.0 % computing.",
         ),
-        ({"copy": 60, "compute": 40}, "The GPU spends 60.0 % of 100 ms copying and computing nothing."),
-        ({"comm": 60, "compute": 40}, "The GPU spends 60.0 % of 100 ms communicating and computing nothing."),
+        (
+            {"copy": 60, "compute": 40},
+            "The GPU spends 60.0 % of 100 ms copying and computing nothing, 40.0 % computing.",
+        ),
+        (
+            {"comm": 60, "compute": 40},
+            "The GPU spends 60.0 % of 100 ms communicating and computing nothing, 40.0 % computing.",
+        ),
     ],
 )
 def test_the_largest_part_comes_first(spent: dict[str, int], fact: str) -> None:
@@ -70,14 +80,15 @@ def test_a_run_most_of_which_has_no_work_says_so() -> None:
 def test_what_is_not_known_comes_first() -> None:
     assert said(rank(compute=10, idle_unknown=80, idle_python=10)) == (
         "What the GPU did in 80.0 % of 100 ms is not known: no work is recorded there, nor why. As recorded, the GPU "
-        "spends 90.0 % of 100 ms idle: the recording does not tell (unknown, 88.9 % of the idle time)."
+        "spends 90.0 % of 100 ms idle: the recording does not tell (unknown, 88.9 % of the idle time); "
+        "10.0 % computing."
     )
     assert said(rank(compute=10, idle_unknown=40, idle_python=50)).startswith("The GPU spends 90.0 % of 100 ms idle")
-    assert said(rank(compute=97, idle_unknown=3)) == "The GPU spends 97.0 % of 100 ms computing."
+    assert said(rank(compute=97, idle_unknown=3)) == "The GPU spends 97.0 % of 100 ms computing, 3.0 % idle."
     some, others = rank(compute=10, idle_python=90), rank(1, compute=10, idle_python=90)
     some.gpu[0].replays, some.steps = (2, 4), [rank(compute=5, idle_python=45), rank(compute=5, idle_python=45)]
     only = "Only 2 of 4 replays of graphs are recorded: what GPUs ran in the others is not known and counts as idle. "
-    assert said(some, others).startswith(f"{only}As recorded, the 2 GPUs spend 90.0 % of 200 ms, added up, idle")
+    assert said(some, others).startswith(f"{only}As recorded, the 2 GPUs together spend 90.0 % of 200 ms idle")
     assert said(some).startswith(
         f"{only}As recorded, in the step after the first, the GPU spends 90.0 % of 50.0 ms idle"
     )
@@ -85,9 +96,11 @@ def test_what_is_not_known_comes_first() -> None:
 
 def test_all_gpus_count_together() -> None:
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).startswith(
-        "The 3 GPUs spend 83.3 % of 300 ms, added up, computing, and 16.7 % idle: "
+        "The 3 GPUs together spend 83.3 % of 300 ms computing, 16.7 % idle: "
     )
-    assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).endswith("Rank 1 is idle most: 50.0 %.")
+    assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).endswith(
+        "Rank 1 is idle most: 50.0 % of 100 ms."
+    )
 
 
 def test_steps_count_without_the_first_where_they_have_much_of_the_work() -> None:
@@ -99,7 +112,7 @@ def test_steps_count_without_the_first_where_they_have_much_of_the_work() -> Non
     whole = rank(compute=160, idle_host_work=900, idle_python=60)
     whole.steps = [warm_up, step, step]
     after = "after the first, the GPU spends 70.0 % of"
-    cause = "computing, and 30.0 % idle: the host was between ops (python, 100.0 % of the idle time)."
+    cause = "computing, 30.0 % idle: the host was between ops (python, 100.0 % of the idle time)."
     assert said(whole) == f"In the 2 steps {after} 200 ms {cause}"
     whole.steps = [warm_up, step]
     assert said(whole) == f"In the step {after} 100 ms {cause}"
@@ -123,13 +136,35 @@ def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
     waits = ": mostly waiting for rank 0, which arrived last in 11 of 11 collectives."
     assert said(late, early, run=waited(0, r0=0, r1=70)).endswith(words + waits)
     assert said(late, early, run=waited(0, r0=0, r1=30)).endswith(f"{words}.")
-    assert "Rank 1" not in said(late, early, run=waited(0, apart=70, r0=0, r1=0)), "what is set apart is no main fact"
-    assert said(early, rank(2, comm=90, compute=10), run=waited(0, r1=70, r2=80)).endswith(waits)
+    excluded = rank(1, comm=80, compute=20, excluded=70)
+    assert "Rank 1" not in said(late, excluded, run=waited(0, r0=0, r1=0)), "what is set apart is no main fact"
+    assert said(early, rank(2, comm=90, compute=10), run=waited(0, r1=70, r2=80)).endswith(
+        f"{waits[:-1]}; 15.0 % computing."
+    )
+
+
+def test_what_is_excluded_counts_in_no_share() -> None:
+    """Rank 0 is idle for the larger share of its time, rank 1 of what is not excluded."""
+    first, other = rank(0, idle_python=60, compute=40), rank(1, idle_python=90, compute=10, comm=100, excluded=100)
+    assert said(first, other).startswith("The 2 GPUs together spend 75.0 % of 200 ms idle: ")
+    assert said(first, other).endswith("Rank 1 is idle most: 90.0 % of 100 ms.")
+
+
+def test_what_came_once_stands_first_where_it_is_most() -> None:
+    fact = "The GPU spends 97.0 % of 100 ms computing, 3.0 % idle."
+    assert said(rank(compute=97, idle_python=3, once=[30, 20])) == fact
+    assert said(rank(compute=97, idle_python=3, once=[31, 20])) == (
+        "51.0 % of the critical path, 51.0 ms of 100 ms, went into calls that took long once in this recording, such as "
+        "op0 (31.0 ms), op1 (20.0 ms). Record more steps, after a warm-up, to see what takes long each time: all else took "
+        f"49.0 ms here, and gains are per cent of the whole. {fact}"
+    )
+    several = said(rank(compute=100, once=[90]), rank(1, compute=100, once=[20]))
+    assert several.startswith("55.0 % of the critical paths of 2 ranks, 110 ms of 200 ms, went into")
 
 
 def test_without_gpus_the_path_is_told() -> None:
     path = SimpleNamespace(path_share_ns={"host": 90, "comm": 10})
-    none = SimpleNamespace(rank=0, gpu=[])
+    none = SimpleNamespace(rank=0, gpu=[], once=[], critical_path=SimpleNamespace(length_ns=9))
     told = said(none, none, run=SimpleNamespace(replay=path))
     path_says = "the longest chain of work in the run is host 90.0 %, communication 10.0 %"
     assert told == f"No work of a GPU was recorded: {path_says}."

@@ -16,14 +16,16 @@ from msgspec import UNSET
 
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.records import DeviceTime
+from graphlink.gpu.table import spent
 from graphlink.gpu.time import gpu_time
+from graphlink.graph_model import Column
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Comm, DeviceKind, Linked
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank
-from tests.build import Device, Host, build_trace
+from tests.build import Call, Device, Host, build_trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 GROUPS = (("tp", (0, 1)), ("dp", (0, 2)))
@@ -111,6 +113,25 @@ def check(one: DeviceTime, drawn: list[tuple[int, int, str, int, float]], window
     assert one.hidden_share == (round(spent["hidden"] / spent["comm"], 6) if spent["comm"] else UNSET)
     assert one.hta_overlap_share == (round(spent["beside"] / spent["comm"], 6) if spent["comm"] else UNSET)
     assert one.est_sm_efficiency == (pytest.approx(filled / kernel_us, abs=2e-6) if kernel_us else UNSET)
+
+
+def test_what_a_kernel_waited_in_what_is_excluded_counts_where_nothing_computes() -> None:
+    """Of 60 us that the collective waited, the first 50 lie beside the gemm; the step begins 5 us later."""
+    host = [Host("ProfilerStep#0", 107, 400, annotation=True), Host("ops", 0, 30)]
+    calls = [Call("cudaLaunchKernel", 5.0 * k, 5.0 * k + 2, k) for k in (1, 2)]
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    device = [Device("gemm", 40, 100, 1, stream=7), Device(nccl, 50, 200, 2, stream=8)]
+    trace = build_trace(host=host, calls=calls, device=device)
+    x = link(trace, None, match_hosts(trace, None))
+    comm = communication(x)
+    graph = build(x, comm, BuildOptions(sync="cuda")).graph
+    (node,) = (k for k in range(len(graph.kind)) if graph.name_of(k) == nccl)
+    excluded = Column.of(np.array([node]), np.array([60_000]))
+    found = gpu_time(graph, x, comm, excluded=excluded)
+    assert (found.gpu[0].exposed_comm_ns, found.gpu[0].excluded_ns) == (100_000, 10_000)
+    assert found.steps[0].gpu[0].excluded_ns == 3_000
+    assert spent(found.gpu) == Counter(compute_ns=60_000, exposed_comm_ns=90_000)
+    assert gpu_time(graph, x, comm).gpu[0].excluded_ns is UNSET
 
 
 @pytest.mark.parametrize(

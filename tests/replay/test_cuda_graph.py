@@ -16,6 +16,7 @@ from graphlink.patterns import UserPattern
 from graphlink.replay.changes import Changes, GraphChange
 from graphlink.replay.cuda_graph import capturable
 from graphlink.replay.machines import play_ideal
+from graphlink.replay.path import critical_path, families
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, apply
 from graphlink.replay.workload import Workload
@@ -263,7 +264,11 @@ def test_what_an_op_took_once_and_not_each_time_stays(tmp_path: Path) -> None:
     always, with_once = by_itself(steps(1_000)), by_itself(steps(80_000_000))
     assert " once" not in always.done[0].what
     assert "ms that ops took once and not each time stay (most in aten::addmm)" in with_once.done[0].what
-    added_ns = play_ideal(with_once.work).total_ns - play_ideal(always.work).total_ns
+    played = play_ideal(with_once.work)
+    assert (
+        families(with_once.work, critical_path(with_once.work, played), 1)[0].name == "aten::addmm (and others), once"
+    )
+    added_ns = played.total_ns - play_ideal(always.work).total_ns
     assert added_ns == pytest.approx(80_000_000, rel=0.01)
 
 
