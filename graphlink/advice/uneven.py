@@ -39,6 +39,10 @@ _FEW: Final = 3
 _ONCE: Final = 0.8  # of all, in one pause
 _OWN: Final = (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY)
 _SELDOM: Final = "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it"
+_SHARED: Final = (
+    "record again on a machine that does nothing else: other work may take turns on its cores; inputs of other sizes "
+    "in some steps take longer, too"
+)
 _TRYING: Final = (
     "torch.backends.cudnn.benchmark = False, or fewer different sizes of input: with it cuDNN tries its algorithms "
     "whenever a size is new"
@@ -67,7 +71,7 @@ def pauses(run: Outputs) -> Iterator[Candidate]:
     ns = np.append(least_ns, np.sort(ns[ns > least_ns]))
     far = int(np.argmax(ns[1:] / np.maximum(ns[:-1], 1))) if len(ns) > 1 else 0
     long = ns[far + 1 :]
-    if len(long) < 2 or long[0] < FAR * ns[far] or long[-1] > _ONCE * long.sum() or _waits_unseen(work):
+    if len(long) < 2 or long[0] < FAR * ns[far] or long[-1] > _ONCE * long.sum() or _waits_unseen(run, int(long.sum())):
         return
     most_us = round(float(np.quantile(ns[: far + 1], _MOST)) / 1000, 3)
     every = _period(run.selection, names_found(work, re.compile(_PAUSE)) & (work.cost_ns >= long[0]))
@@ -164,9 +168,12 @@ def _period(selection: Selection, nodes: Bool) -> str:
     return f", every {min(apart)} steps" if len(apart) == 1 and min(apart) > 1 else ""
 
 
-def _waits_unseen(work: Workload) -> bool:
-    """Tell whether what looks like work or a pause may be a wait for messages of other ranks: over gloo."""
-    return bool(((work.work == Work.COMM) & (work.column("device") < 0)).any())
+def _waits_unseen(run: Outputs, ns: int) -> bool:
+    """Tell whether what looks like work or a pause, in all ``ns`` long, may be a wait: for messages of other ranks over
+    gloo, or as nothing explains most of it."""
+    work, stood = run.work, [one.standstill.threads for one in ranks_of(run) if hasattr(one, "standstill")]
+    over_gloo = (work.work == Work.COMM) & (work.column("device") < 0)
+    return bool(over_gloo.any()) or 2 * sum(part.ns - part.explained_ns for part in stood) > ns
 
 
 def uneven(run: Outputs) -> Iterator[Candidate]:
@@ -182,7 +189,7 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
         moving = _moves(run.work, selection, slower, own_ns - quick_ns)
         yield from _uneven_kernels(own_ns, quick_ns, steps, run.tools, moving=moving)
         more_ns = int((own_ns - quick_ns).sum())
-        yield from _uneven_steps(run.work, selection, Steps(numbers[0][1], numbers[0][-1]), more_ns)
+        yield from _uneven_steps(run, Steps(numbers[0][1], numbers[0][-1]), more_ns)
 
 
 def _moves(work: Workload, selection: Selection, slower: Bool, more_ns: I64) -> bool:
@@ -243,26 +250,35 @@ def why_uneven(own_ns: I64, quick_ns: I64, tools: Tools) -> tuple[str, str, str]
     return SLOWER, f"{np.median(factor):.1f} times as long", todo
 
 
-def _uneven_steps(work: Workload, selection: Selection, steps: Steps, in_kernels_ns: int) -> Iterator[Candidate]:
+def _uneven_steps(run: Outputs, steps: Steps, in_kernels_ns: int) -> Iterator[Candidate]:
     """Return what the host does in some steps, where that takes it more than ``in_kernels_ns``, which kernels do."""
+    work, selection = run.work, run.selection
     quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), [steps])
     more_ns = np.where(quick_ns == NOWHERE, 0, work.cost_ns - work.fixed_ns - quick_ns)
     family, names = work.names()
     of_name = np.bincount(family, more_ns, len(names))
     name, which = names[int(of_name.argmax())], f"{steps.first}-{steps.last}"
     python = name in (PYTHON, GAP_NAME)
-    seldom = _TRYING if "convolution" in name else _SELDOM
+    what, spent_ns = PYTHON if python else shortened(name), int(of_name.max())
+    same = 2 * more_ns[quick_ns > 0].sum() > more_ns.sum()  # the quicker steps have it, too
+    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else _SHARED if same else _SELDOM
+    if same and 2 * spent_ns < more_ns.sum():
+        what, spent_ns, todo = "the same host work", int(more_ns.sum()), _SHARED
     every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
     known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold
     known |= np.any([nodes for *_, nodes in ranges_aside(selection)] or [known], axis=0)
-    if more_ns.sum() <= in_kernels_ns or 2 * more_ns[known].sum() > more_ns.sum() or _waits_unseen(work):
+    if (
+        more_ns.sum() <= in_kernels_ns
+        or 2 * more_ns[known].sum() > more_ns.sum()
+        or _waits_unseen(run, int(more_ns.sum()))
+    ):
         return
     yield Candidate(
         Advice(
             kind="uneven_steps",
-            what=f"{PYTHON if python else shortened(name)} takes longer in some steps",
-            evidence=f"{ms(int(of_name.max()))} ms more in some of steps {which} than in the quicker ones{every}",
-            todo=LESS_PYTHON if python else seldom,
+            what=f"{what} takes longer in some steps",
+            evidence=f"{ms(spent_ns)} ms more in some of steps {which} than in the quicker ones{every}",
+            todo=todo,
             supposed="if each step took what the quicker ones take, without what these do not have",
         ),
         Changes((TimeChange(step=which, even_out=True),)),

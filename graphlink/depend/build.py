@@ -5,6 +5,7 @@ explained.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,19 +23,23 @@ from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.reject import Dependencies, merge
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import behind_rows
+from graphlink.depend.timeline import Axis, behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import NOTE, Short
+from graphlink.spans import Spans
 from graphlink.tables import how_many, take
 
 NO_ROWS = (
     f"{NOTE}the recording has no cuda_sync rows: waits are inferred from their effect, and HTA finds none "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
 )
+
+
+ALL_THREADS: Final = "_ExperimentalConfig(profile_all_threads=True), as graphlink.capture does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,21 @@ class Silent:
     from_ns: I64
     until_ns: I64
 
+    @staticmethod
+    def of(axis: Axis, spans: Spans) -> Silent:
+        tid = axis.tids[axis.thread(spans.start_ns)]
+        return Silent(tid, axis.time_ns(spans.start_ns), axis.time_ns(spans.end_ns))
+
+    @property
+    def ns(self) -> int:
+        return int((self.until_ns - self.from_ns).sum())
+
+    def warning(self, meanwhile: str, run_ns: int) -> str:
+        """Return the warning of all silences; of less than 1 % of the run it is a note."""
+        kind = NOTE if 100 * self.ns < run_ns else ""
+        times = f"{len(self.tid):,} times, {self.ns / 1e6:,.3f} ms in all"
+        return f"{kind}{times}, a thread was silent between ops {meanwhile}"
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Built(Short):
@@ -68,6 +88,7 @@ class Built(Short):
     warnings: tuple[str, ...]
     handed: Sleeps  # that a tensor alone tells the end of: it went on later than waking takes
     pending: Silent  # while host-side operations were
+    hidden: Silent  # while threads that Kineto did not record ran ops
     untold: Untold = Untold()
 
 
@@ -128,16 +149,14 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
     device = device_side(linked, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(linked, comm, found.dependencies, host, device)
-    spun, silent, axis = host.spins, host.comm_waits.unknown, host.nodes.axis
-    pending = Silent(
-        axis.tids[axis.thread(silent.start_ns)], axis.time_ns(silent.start_ns), axis.time_ns(silent.end_ns)
-    )
+    spun, axis = host.spins, host.nodes.axis
+    pending, hidden = (Silent.of(axis, spans) for spans in (host.comm_waits.unknown, host.hidden))
     untold = replace(
         found.untold,
         calls=found.untold.calls + len(host.unshown_ns),
         calls_ns=found.untold.calls_ns + int(host.unshown_ns.sum()),
         comms=len(pending.tid),
-        comms_ns=int((pending.until_ns - pending.from_ns).sum()),
+        comms_ns=pending.ns,
         spins=spun.untold,
         spins_ns=spun.untold_ns,
     )
@@ -155,16 +174,22 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
             f"synchronisation calls ({len(host.unshown_ns):,}) waited {host.unshown_ns.sum() / 1000:.1f} us for "
             "something that the recording does not show, behind what they are known to have waited for: gaps"
         )
+    run_ns = int(graph.end_ns.max())
     if untold.comms:
-        kind = NOTE if 100 * untold.comms_ns < int(graph.end_ns.max()) else ""
         todo = f"graphlink.capture records waits in Python, as ranges {WAIT_RANGE}"
         if WAIT_RANGE in linked.trace.strings:
             todo = "waits in Python are recorded: so Python ran, or PyTorch waited inside of C++"
-        warnings.append(
-            f"{kind}{untold.comms:,} times, {untold.comms_ns / 1e6:,.3f} ms in all, a thread was silent between ops "
+        meanwhile = (
             "while a host-side receive or collective was pending, and nothing shows whether it waited: that time is "
             f"unexplained ({todo})"
         )
+        warnings.append(pending.warning(meanwhile, run_ns))
+    if len(hidden.tid):
+        meanwhile = (
+            "while threads ran ops that the ET has and the Kineto trace has not, and nothing shows whether it waited "
+            f"for them: that time is unexplained (record all threads: {ALL_THREADS})"
+        )
+        warnings.append(hidden.warning(meanwhile, run_ns))
     if len(spun.source):
         warnings.append(
             f"{NOTE}{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel "
@@ -177,6 +202,7 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         tuple(warnings),
         take(host.sleeps, host.sleeps.handed == 1),
         pending,
+        hidden,
         untold,
     )
 

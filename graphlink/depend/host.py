@@ -15,7 +15,7 @@ from graphlink.depend.hosttime import HostNodes, host_nodes
 from graphlink.depend.launch_queue import held_launches
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.reject import Dependencies, next_operator, wait_ends
-from graphlink.depend.sleep import Sleeps, sleeps
+from graphlink.depend.sleep import Sleeps, silences, sleeps, while_hidden_ran
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import Run, forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
@@ -23,7 +23,7 @@ from graphlink.linking.call_roles import SYNCS
 from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.spans import union
+from graphlink.spans import Spans, union
 from graphlink.tables import concat, distinct, least, spread, sums
 
 FEWEST: Final = 5  # waits that show how long waking takes
@@ -37,6 +37,7 @@ class HostSide(msgspec.Struct, frozen=True):
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait, or because the
     queue to the device was full as it launched.
     ``autograd``: (forward, backward) host rows.
+    ``hidden``: silences in which threads ran ops of which Kineto recorded none; positions on the nodes' axis.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``launched_ns``: of each call, up to when it had launched.
     ``begun``: by which thread host-side communication was asked for. ``run``: what gloo's threads ran around work.
@@ -49,6 +50,7 @@ class HostSide(msgspec.Struct, frozen=True):
     begun: Asked
     run: Run
     comm_waits: HostCommWaits
+    hidden: Spans
     part: I32
     wake_ns: I64
     launcher: I32
@@ -75,6 +77,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     op[run.row] = NOWHERE  # its thread works there
     begun = asked(linked, comm, op)
     comm_waits = host_comm_waits(linked, comm, begun, el, tour, slept)
+    hidden = while_hidden_ran(linked, tour.axis, silences(linked, el, tour, slept)[1])
     spun = spins(linked, found, el, tour, slept)
     blocking, finished = np.flatnonzero(blocked), _finished(linked, found, el, blocked)
     waited_at = _places(tour, calls.tid[blocking], wait_ns[blocking])
@@ -93,8 +96,10 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     )
     blocks = concat(in_calls, comm_waits.blocked, spun.blocked).disjoint()
     unknown = union(
-        np.append(comm_waits.unknown.start_ns, waited_at[~shown[blocking]]),
-        np.append(comm_waits.unknown.end_ns, _places(tour, calls.tid[unshown], calls.end_ns[unshown])),
+        np.concatenate([comm_waits.unknown.start_ns, hidden.start_ns, waited_at[~shown[blocking]]]),
+        np.concatenate(
+            [comm_waits.unknown.end_ns, hidden.end_ns, _places(tour, calls.tid[unshown], calls.end_ns[unshown])]
+        ),
     )
     nodes = host_nodes(el, tour, blocks, cuts, slept, gap_ns, unknown)
     part = spread(len(calls.start_ns), blocking, nodes.opening(waited_at))
@@ -109,6 +114,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         begun=begun,
         run=run,
         comm_waits=comm_waits,
+        hidden=hidden,
         part=part,
         wake_ns=np.minimum(waking_ns + _held_ns(linked, el, nodes, waking_ns), nodes.duration_ns),
         launcher=_launchers(linked, el, nodes, launched_ns),

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.points import Blocked
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
+from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps, silences
 from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.linking.nest import ASKING, enclosing
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
@@ -208,26 +208,17 @@ def _strange(linked: Linked, comm: Communication, begun: Asked, el: Elements, ax
     """Return the receives and collectives that nobody is known to have asked for, on each thread that runs ops."""
     row = comm.host_row[~comm.host_are(CommKind.SEND)]
     row = row[~axis.has(begun.tid[row])]
-    tid = distinct(el.tid[_of_rows(el, np.arange(len(el.tid)), ~linked.trace.host.annotation)])
+    tid = distinct(el.tid[el.whose_row(np.arange(len(el.tid)), ~linked.trace.host.annotation)])
     each, row = np.repeat(tid, len(row)), np.tile(row, len(tid))
     return Spans(axis.of(each, linked.trace.host.start_ns[row]), axis.of(each, linked.trace.host.end_ns[row]))
 
 
 def _silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps, asked_ns: I64) -> _Silences:
-    """Find the silences of the threads of what was asked for, without calls, and after sleep that others ended."""
-    calls, owner, axis = linked.trace.calls, marks.owner[:-1], marks.axis
-    from_ns, until_ns, thread = marks.at_ns[:-1], marks.at_ns[1:], axis.thread(marks.at_ns)
-    recorded = _in_wait_range(linked, el, owner)
-    between = (owner == NOWHERE) | _of_rows(el, owner, linked.trace.host.annotation)
-    own = (thread[1:] == thread[:-1]) & np.isin(thread[1:], distinct(axis.thread(asked_ns)))
-    known = axis.has(calls.tid)
-    called = np.sort(axis.clipped(calls.tid[known], calls.start_ns[known]))
-    asleep = joined(axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.until_ns))
-    woken_ns = np.append(asleep.end_ns, 0)[np.searchsorted(asleep.start_ns, until_ns) - 1]
-    from_ns = np.maximum(from_ns, np.minimum(woken_ns, until_ns))
-    quiet = np.searchsorted(called, until_ns) <= np.searchsorted(called, from_ns, side="right")
-    quiet &= until_ns - from_ns >= ASLEEP_NS
-    return take(_Silences(from_ns, until_ns, recorded, recorded), own & between & quiet)
+    """Find the silences of the threads of what was asked for."""
+    mark, silent = silences(linked, el, marks, slept)
+    recorded = _in_wait_range(linked, el, marks.owner[mark])
+    own = np.isin(marks.axis.thread(silent.end_ns), distinct(marks.axis.thread(asked_ns)))
+    return take(_Silences(silent.start_ns, silent.end_ns, recorded, recorded), own)
 
 
 def _reduced(linked: Linked, el: Elements, axis: Axis) -> I64:
@@ -247,8 +238,8 @@ def _reduced(linked: Linked, el: Elements, axis: Axis) -> I64:
 def _outer(linked: Linked, el: Elements) -> I64:
     """Return the elements that are ops outside of any other."""
     annotation = linked.trace.host.annotation
-    outer = (el.row != NOWHERE) & ~_of_rows(el, np.arange(len(el.tid)), annotation)
-    outer &= (el.parent == NOWHERE) | _of_rows(el, el.parent, annotation)
+    outer = (el.row != NOWHERE) & ~el.whose_row(np.arange(len(el.tid)), annotation)
+    outer &= (el.parent == NOWHERE) | el.whose_row(el.parent, annotation)
     return np.flatnonzero(outer)
 
 
@@ -282,7 +273,7 @@ def _within(
         (marks.axis.thread(following) == marks.axis.thread(pending.until_ns))
         & (following >= pending.until_ns)
         & (marks.at_ns[mark] < pending.until_ns)
-        & ~_of_rows(el, marks.owner[mark], working)
+        & ~el.whose_row(marks.owner[mark], working)
         & ((turn_ns == NOWHERE) | (turn_ns == following))
     )
     order = in_order(np.flatnonzero(ends), mark, pending.until_ns)
@@ -383,10 +374,4 @@ def _unknown(pending: _Pending, strange: Spans, silence: _Silences, waits: Block
 
 def _in_wait_range(linked: Linked, el: Elements, element: I32) -> Bool:
     named = np.array([text == WAIT_RANGE for text in linked.trace.strings], np.bool_)
-    return _of_rows(el, element, named[linked.trace.host.name])
-
-
-def _of_rows(el: Elements, element: I64 | I32, of_row: Bool) -> Bool:
-    """Return what of host rows is true for the rows of elements; of none and of calls it is false."""
-    row = np.append(el.row, NOWHERE)[element]
-    return np.asarray(np.append(of_row, False)[row])
+    return el.whose_row(element, named[linked.trace.host.name])

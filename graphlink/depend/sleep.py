@@ -32,9 +32,10 @@ import numpy as np
 
 from graphlink.depend.modes import mode_of
 from graphlink.depend.threads import Handed, Run
-from graphlink.depend.timeline import Elements, behind_rows, in_loader
-from graphlink.model import I32, I64, Bool, Linked
+from graphlink.depend.timeline import Axis, Elements, EulerTour, behind_rows, in_loader
+from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
+from graphlink.spans import NONE, Spans, joined
 from graphlink.tables import distinct, take, tuples
 
 ASLEEP_NS = 100_000
@@ -152,6 +153,37 @@ def sleeps(
         handed=by_tensor.astype(np.int64),
     )
     return take(every, known | by_tensor)
+
+
+def silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps) -> tuple[I64, Spans]:
+    """Return (mark behind which it lies, positions) of what lies between ops for 100 us and longer, without calls, and
+    after sleep that others ended. O(n log n)."""
+    calls, owner, axis = linked.trace.calls, marks.owner[:-1], marks.axis
+    from_ns, until_ns, thread = marks.at_ns[:-1], marks.at_ns[1:], axis.thread(marks.at_ns)
+    between = (owner == NOWHERE) | el.whose_row(owner, linked.trace.host.annotation)
+    known = axis.has(calls.tid)
+    called = np.sort(axis.clipped(calls.tid[known], calls.start_ns[known]))
+    asleep = joined(axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.until_ns))
+    woken_ns = np.append(asleep.end_ns, 0)[np.searchsorted(asleep.start_ns, until_ns) - 1]
+    from_ns = np.maximum(from_ns, np.minimum(woken_ns, until_ns))
+    quiet = np.searchsorted(called, until_ns) <= np.searchsorted(called, from_ns, side="right")
+    mark = np.flatnonzero((thread[1:] == thread[:-1]) & between & quiet & (until_ns - from_ns >= ASLEEP_NS))
+    return mark, Spans(from_ns[mark], until_ns[mark])
+
+
+def while_hidden_ran(linked: Linked, axis: Axis, silent: Spans) -> Spans:
+    """Return the silences in which threads ran ops that the ET has, and of which Kineto recorded none: it records
+    threads that the profiled one started, unless it is asked for all. Record function ids say when. O(n log n)."""
+    et, rows = linked.et, linked.trace.host
+    if et is None:
+        return NONE
+    matched = et.tid[linked.match.et[linked.match.et != NOWHERE]]
+    hidden = np.sort(et.rf_id[(et.rf_id > 0) & ~np.isin(et.tid, matched)])
+    before = np.append(np.maximum.accumulate(rows.rf_id), 0)
+    after = np.append(np.minimum.accumulate(rows.rf_id[::-1])[::-1], before.max())
+    first = np.searchsorted(hidden, before[np.searchsorted(rows.start_ns, axis.time_ns(silent.start_ns), "right") - 1])
+    last = np.searchsorted(hidden, after[np.searchsorted(rows.start_ns, axis.time_ns(silent.end_ns))])
+    return take(silent, first < last)
 
 
 def _soon(s: Sleeps) -> Bool:

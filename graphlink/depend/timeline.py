@@ -29,6 +29,10 @@ class Elements(msgspec.Struct, frozen=True):
     of_row: I32  # a host row: its element, NOWHERE for crossing rows
     of_call: I32  # a call: the element that is this call or made it
 
+    def whose_row(self, element: I64 | I32, is_so: Bool) -> Bool:
+        """Return what ``is_so`` of host rows says of the rows of elements; of none and of calls False."""
+        return np.asarray(np.append(is_so, False)[np.append(self.row, NOWHERE)[element]])
+
 
 class Axis(msgspec.Struct, frozen=True):
     """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each

@@ -43,7 +43,7 @@ _AROUND = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*"[^"\\]{0,40}"')
 _SLICE = 1 << 22  # bounds the memory of the columns below
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _NO_JSON: Final = re.compile(  # what JSON has not; strings, which may hold it: a name may have quotes inside
-    rb'(?P<head>"name"\s*:\s*")(?P<name>(?:(?!":).)*?)"(?=\s*,\s*"pid"\s*:)|"(?P<string>(?:[^"\\]|\\.)*)"'
+    rb'(?P<head>"name"\s*:\s*")(?P<name>(?:(?!":).)*?)"(?=\s*,\s*"(?:pid|ctrl_deps|id)"\s*:)|"(?P<string>(?:[^"\\]|\\.)*)"'
     rb"|(?P<none>-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?))|-?(?P<us>\d+)\.-(?P<ns>\d+)|,(?=[ \t\r\n]*[\]}])",
     re.DOTALL,
 )
@@ -325,8 +325,8 @@ class ArrayReader:
 def mended(text: bytes) -> bytes:
     """Return text as JSON has it: null for numbers that are none (``NaN``, ``Infinity``, ``inf``), which C++ and
     Python write, and -1.066 for ``-1.-66`` (Kineto of 2024, before its base time); in strings backslashes that escape
-    nothing (paths of Windows), in names quotes (PyTorch 2.0), and control characters as what they are; no comma behind
-    the last of a list or object.
+    nothing (paths of Windows), in names quotes (PyTorch 2.0, and ETs of 2.13), and control characters as what they
+    are; no comma behind the last of a list or object.
     """
     return _NO_JSON.sub(_as_json, text)
 

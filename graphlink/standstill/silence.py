@@ -10,14 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.build import Silent
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps
+from graphlink.depend.build import Built
+from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
 from graphlink.spans import Spans, holding, joined, overlap_ns
-from graphlink.tables import begins, distinct, equal_runs, in_order, values_at
+from graphlink.tables import begins, concat, distinct, equal_runs, in_order, values_at
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -82,16 +82,17 @@ class Silences(Stretches):
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it
     running, or a row that it was in a data loader. ``start_ns``: where it begins. ``late``: the thread was handed what
     it went on with, and went on later than waking takes. ``pending``: a host-side operation was, and no edge says
-    whether the thread waited for it.
+    whether the thread waited for it. ``hidden``: threads ran ops that Kineto did not record.
     """
 
     tid: I64
     python_ns: I64
     late: Bool
     pending: Bool
+    hidden: Bool
 
 
-def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> Silences:
+def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
     """Find all silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they
@@ -103,8 +104,8 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> S
     ``handed`` a tensor and went on later than waking takes may have waited for a core, as others wanted to run: that is
     standstill and not explained, but where its stack shows it running. In a row of a data loader it was in the loader,
     which is no standstill that nothing explains either. What a host-side operation was ``pending`` in is standstill,
-    but where its stack shows the thread running. One without ops and calls did no work that a wait could be taken for:
-    what ended its silence then came from outside the process.
+    and what threads ran ops in that Kineto did not record, but where its stack shows the thread running. One without
+    ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
     """
     calls, marks = linked.trace.calls, linked.trace.host.annotation
     waits = np.isin(roles(calls, linked.trace.strings), WAITS)
@@ -126,9 +127,13 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> S
     since_ns = np.where(alone, since_ns, end_ns)
     shown = _running(graph, linked, active)
     ran_ns = work.between(tid, since_ns, end_ns) + shown.between(tid, start_ns, since_ns)
-    held = _timeline(graph, pending.tid, pending.from_ns, pending.until_ns)
+    pending, hidden, held = (
+        _timeline(graph, silent.tid, silent.from_ns, silent.until_ns)
+        for silent in (built.pending, built.hidden, concat(built.pending, built.hidden))
+    )
     held_ns = held.between(tid, since_ns, end_ns)
     ran_ns -= np.maximum(held_ns - shown.between(tid, since_ns, end_ns), 0)
+    handed = built.handed
     queued = _timeline(graph, handed.tid, handed.release_ns, handed.until_ns)
     since_ns = end_ns - queued.between(tid, start_ns, end_ns)
     late = since_ns < end_ns
@@ -146,7 +151,8 @@ def silences(graph: Graph, linked: Linked, handed: Sleeps, pending: Silent) -> S
         tid,
         python_ns,
         late,
-        held.between(tid, start_ns, end_ns) > 0,
+        pending.between(tid, start_ns, end_ns) > 0,
+        hidden.between(tid, start_ns, end_ns) > 0,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.build import Built
+from graphlink.depend.build import ALL_THREADS, Built
 from graphlink.depend.launch_queue import held_launches
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
@@ -57,6 +57,7 @@ PENDING: Final = (
     "graphlink.capture, which records waits for gloo in Python as ranges graphlink::wait (a receive or collective was "
     "pending); else with_stack=True, which shows whether it ran"
 )
+HIDDEN: Final = f"all threads, of which some ran ops meanwhile that only the ET has: {ALL_THREADS}"
 STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
 
 
@@ -159,7 +160,7 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain, waited: Colum
     )
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
-    threads = silences(graph, linked, built.handed, built.pending)
+    threads = silences(graph, linked, built)
     exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
     queued = Stretches(
         launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns
@@ -401,7 +402,8 @@ def _largest(
     def of_thread(at: int) -> tuple[str, str]:
         row = int(parts[1].of[at])
         before = f" before {trace.strings[trace.host.name[row]]}" if row != NOWHERE else ""
-        record = LATE if parts[1].late[at] else PENDING if parts[1].pending[at] else STACKS
+        which = parts[1].late[at], parts[1].pending[at], parts[1].hidden[at], True
+        record = (LATE, PENDING, HIDDEN, STACKS)[which.index(True)]
         return f"thread {parts[1].tid[at]} silent{before}", record
 
     def of_stream(at: int) -> tuple[str, str]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import graphlink
+from graphlink import Run
 from graphlink.advice.outputs import AMD, NVIDIA
 from graphlink.advice.uneven import ranges_aside, why_uneven
 from graphlink.graph_model import EdgeKind
@@ -68,3 +74,57 @@ def test_what_runs_behind_the_last_gradient_is_beside_the_training() -> None:
         ("evaluate", "evaluate", 6),
         ("log_0 to log_5", r"log_\d+", 12),
     ]
+
+
+def recorded(folder: Path, op_us: Callable[[int, int], int], pause_us: int, *, hidden: bool) -> Run:
+    """Link five steps of ten ops and then a pause; ``hidden``: another thread, that Kineto did not record, works in it."""
+    rows, nodes = list[dict[str, object]](), list[dict[str, object]]()
+    at, rf_id = 0, 1
+
+    def begin(name: str, cat: str, us: int) -> None:
+        nonlocal rf_id
+        args = {"Record function id": rf_id, "External id": rf_id}
+        rows.append({"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": 9, "ts": at, "dur": us, "args": args})
+        nodes.append(node(name, rf_id, 1))
+        rf_id += 1
+
+    for step in range(5):
+        ops_us = [op_us(step, k) for k in range(10)]
+        begin(f"ProfilerStep#{step}", "user_annotation", sum(ops_us) + 10 * 30 + pause_us + 50)
+        for k, us in enumerate(ops_us):
+            begin(("aten::mm", "aten::add", "aten::mul")[k % 3], "cpu_op", us)
+            at += us + 30
+        if hidden:
+            nodes.append(node("aten::mm", rf_id, 2))
+            rf_id += 1
+        at += pause_us
+        begin("aten::sum", "cpu_op", 40)
+        at += 60
+    (folder / "kineto_0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
+    (folder / "et_0.json").write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 9, "nodes": nodes}))
+    return graphlink.link(folder, out=folder / "out")
+
+
+def node(name: str, rf_id: int, tid: int) -> dict[str, object]:
+    values = {"rf_id": rf_id, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": tid, "fw_tid": 0, "op_schema": ""}
+    return {
+        "id": rf_id + 1, "name": name, "ctrl_deps": 1, "inputs": {"values": [], "shapes": [], "types": []},
+        "outputs": {"values": [], "shapes": [], "types": []},
+        "attrs": [{"name": key, "type": "t", "value": value} for key, value in values.items()],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("hidden", "kinds"), [(False, ["python_pause"]), (True, [])])
+def test_pauses_in_which_threads_ran_that_kineto_did_not_record_are_no_pythons(
+    tmp_path: Path, hidden: bool, kinds: list[str]
+) -> None:
+    run = recorded(tmp_path, lambda step, k: 100, 80_000, hidden=hidden)
+    assert [advice.kind for advice in run.advice().advice if advice.kind == "python_pause"] == kinds
+
+
+def test_ops_of_each_step_that_take_longer_in_some_are_not_to_come_less_often(tmp_path: Path) -> None:
+    """A busy machine: now this op takes longer, now that one."""
+    run = recorded(tmp_path, lambda step, k: 400 if (step * 7 + k) % 4 == 0 else 100, 30, hidden=False)
+    (uneven,) = (advice for advice in run.advice().advice if advice.kind == "uneven_steps")
+    assert uneven.what == "the same host work takes longer in some steps"
+    assert "a machine that does nothing else" in uneven.todo and "less often" not in uneven.todo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -242,3 +243,13 @@ def test_only_the_latest_tensors_are_known(read, monkeypatch: pytest.MonkeyPatch
     known = [k for k in range(6) if made_by[6 + k]]
     assert known and known == list(range(known[0], 6)) and [made_by[6 + k] for k in known] == [10 + k for k in known]
     assert known[0] > 0
+
+
+@pytest.mark.parametrize("layout", [flat, attrs])
+def test_names_with_bare_quotes_and_backslashes_are_read(tmp_path: Path, layout: Any) -> None:
+    """As PyTorch 2.13 writes the names of ranges, ``request "7"``: of the others nothing changes."""
+    name, nodes = 'request "7" of C:\\x', [layout(3, "NAME", 1), layout(4, 'ends in "', 2), layout(5, "plain", 3)]
+    text = json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": nodes}, indent=1)
+    path = tmp_path / "et.json"
+    path.write_text(text.replace("NAME", name).replace('ends in \\"', 'ends in "'))
+    assert names(read_host(path), read_host(path).name) == [name, 'ends in "', "plain"]

@@ -32,7 +32,7 @@ from graphlink.standstill.standstill import (
     StoodStill,
     stood_still,
 )
-from tests.build import Call, Device, Host, Sync, build_trace
+from tests.build import Call, Device, Host, Node, Sync, build_et, build_trace
 from tests.depend.programs import linked_of, shape
 from tests.simulator import Execution, random_program, run, training_program, write_kineto
 
@@ -240,6 +240,27 @@ def test_silence_that_a_busy_thread_may_have_ended_is_planted_standstill_to_the_
     assert found.largest[0].what == "thread 1 silent before aten::end"
 
 
+@pytest.mark.parametrize(("tid", "hidden"), [(7, True), (1, False)])
+def test_silence_in_which_threads_ran_that_only_the_et_has_is_no_python(tid: int, hidden: bool) -> None:
+    """Kineto has not recorded what thread 7 ran in the first of two silences. The ops of a thread that it recorded are
+    rows that it lost.
+    """
+    rows = [Host("before", 0, 100, rf_id=1), Host("sum", 5_100, 5_200, rf_id=5), Host("after", 9_200, 9_300, rf_id=6)]
+    et = build_et([Node("before", 1), Node("mm", 3, tid=tid), Node("sum", 5), Node("after", 6)])
+    trace = build_trace(host=rows)
+    x = link(trace, et, match_hosts(trace, et))
+    built = built_of(x)
+    found = stood(x, built).standstill
+    assert (found.threads.ns, found.python_ns) == ((5_000_000, 4_000_000) if hidden else (0, 9_000_000))
+    assert found.threads.explained_ns == 0
+    assert [warning.split(", a thread")[0] for warning in built.warnings if "ET has" in warning] == (
+        ["1 times, 5.000 ms in all"] if hidden else []
+    )
+    assert [piece.what for piece in found.largest if "profile_all_threads" in piece.record] == (
+        ["thread 1 silent before sum"] if hidden else []
+    )
+
+
 def test_silence_in_which_frames_begin_and_end_is_python() -> None:
     """One frame lasts through the silence and says nothing; inside it others begin and end from 1,000 to 2,000, and at
     4,000.
@@ -355,7 +376,7 @@ def test_silences_are_those_of_a_plain_walk(tmp_path: Path, seed: int) -> None:
     x = written(tmp_path, execution, cuda_sync=False)
     built = built_of(x)
     graph = built.graph
-    found = silences(graph, x, built.handed, built.pending)
+    found = silences(graph, x, built)
     columns = (found.tid, found.start_ns, found.ns, found.explained_ns, found.python_ns)
     assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == plain_silences(graph, x)
 
