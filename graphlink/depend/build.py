@@ -4,6 +4,7 @@ explained.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -174,22 +175,7 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
             f"synchronisation calls ({len(host.unshown_ns):,}) waited {host.unshown_ns.sum() / 1000:.1f} us for "
             "something that the recording does not show, behind what they are known to have waited for: gaps"
         )
-    run_ns = int(graph.end_ns.max())
-    if untold.comms:
-        todo = f"graphlink.capture records waits in Python, as ranges {WAIT_RANGE}"
-        if WAIT_RANGE in linked.trace.strings:
-            todo = "waits in Python are recorded: so Python ran, or PyTorch waited inside of C++"
-        meanwhile = (
-            "while a host-side receive or collective was pending, and nothing shows whether it waited: that time is "
-            f"unexplained ({todo})"
-        )
-        warnings.append(pending.warning(meanwhile, run_ns))
-    if len(hidden.tid):
-        meanwhile = (
-            "while threads ran ops that the ET has and the Kineto trace has not, and nothing shows whether it waited "
-            f"for them: that time is unexplained (record all threads: {ALL_THREADS})"
-        )
-        warnings.append(hidden.warning(meanwhile, run_ns))
+    warnings += _silences(linked, pending, hidden, int(graph.end_ns.max()))
     if len(spun.source):
         warnings.append(
             f"{NOTE}{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel "
@@ -205,6 +191,24 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         hidden,
         untold,
     )
+
+
+def _silences(linked: Linked, pending: Silent, hidden: Silent, run_ns: int) -> Iterator[str]:
+    if len(pending.tid):
+        todo = f"graphlink.capture records waits in Python, as ranges {WAIT_RANGE}"
+        if WAIT_RANGE in linked.trace.strings:
+            todo = "waits in Python are recorded: so Python ran, or PyTorch waited inside of C++"
+        yield pending.warning(
+            "while a host-side receive or collective was pending, and nothing shows whether it waited: that time is "
+            f"unexplained ({todo})",
+            run_ns,
+        )
+    if len(hidden.tid):
+        yield hidden.warning(
+            "while threads ran ops that the ET has and the Kineto trace has not, and nothing shows whether it waited "
+            f"for them: that time is unexplained (record all threads: {ALL_THREADS})",
+            run_ns,
+        )
 
 
 def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> FoundWaits:

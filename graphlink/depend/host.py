@@ -95,13 +95,9 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         Cuts.of(_places(tour, begun.tid[begins], begun.at_ns[begins]), launch=True),
     )
     blocks = concat(in_calls, comm_waits.blocked, spun.blocked).disjoint()
-    unknown = union(
-        np.concatenate([comm_waits.unknown.start_ns, hidden.start_ns, waited_at[~shown[blocking]]]),
-        np.concatenate(
-            [comm_waits.unknown.end_ns, hidden.end_ns, _places(tour, calls.tid[unshown], calls.end_ns[unshown])]
-        ),
-    )
-    nodes = host_nodes(el, tour, blocks, cuts, slept, gap_ns, unknown)
+    rest = Spans(waited_at[~shown[blocking]], _places(tour, calls.tid[unshown], calls.end_ns[unshown]))
+    unknown = concat(comm_waits.unknown, hidden, rest)
+    nodes = host_nodes(el, tour, blocks, cuts, slept, gap_ns, union(unknown.start_ns, unknown.end_ns))
     part = spread(len(calls.start_ns), blocking, nodes.opening(waited_at))
     part[finished] = nodes.opening(finished_at)
     behind = part[blocking]

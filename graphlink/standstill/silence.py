@@ -133,8 +133,7 @@ def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
     )
     held_ns = held.between(tid, since_ns, end_ns)
     ran_ns -= np.maximum(held_ns - shown.between(tid, since_ns, end_ns), 0)
-    handed = built.handed
-    queued = _timeline(graph, handed.tid, handed.release_ns, handed.until_ns)
+    queued = _timeline(graph, built.handed.tid, built.handed.release_ns, built.handed.until_ns)
     since_ns = end_ns - queued.between(tid, start_ns, end_ns)
     late = since_ns < end_ns
     rows = linked.trace.host
