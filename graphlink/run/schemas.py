@@ -43,21 +43,26 @@ def schemas() -> dict[str, bytes]:
     """Return the text of each schema file by name."""
     out = {}
     for name, kind in FILES.items():
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_dedented(msgspec.json.schema(kind))}
+        schema = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **_of_any_version(msgspec.json.schema(kind)),
+        }
         out[name] = msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
     return out
 
 
-def _dedented(schema: Any) -> Any:
+def _of_any_version(schema: Any) -> Any:
     """Dedent descriptions: Python 3.13 takes the indent off docstrings, which become descriptions; earlier ones
-    do not.
+    do not. Leave out lists of the keys that an object may have, which msgspec writes since 0.23.
     """
     if isinstance(schema, list):
-        return [_dedented(part) for part in schema]
+        return [_of_any_version(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        k: inspect.cleandoc(v) if k == "description" and isinstance(v, str) else _dedented(v) for k, v in schema.items()
+        k: inspect.cleandoc(v) if k == "description" and isinstance(v, str) else _of_any_version(v)
+        for k, v in schema.items()
+        if k != "propertyNames" or "enum" not in v
     }
 
 

@@ -52,7 +52,7 @@ def test_one_rank(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     )
     assert abs(rank["replay"]["error_pct"]) < 1
     assert "the replay takes as long as recorded" in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 100
+    assert max(len(line) for line in ran.out.splitlines() if "graphlink " not in line) <= 100  # commands are not broken
     shown = graphlink("show", tmp_path / "out")
     assert (shown.status, shown.err) == (0, "")
     assert ran.out.startswith(shown.out.rstrip("\n"))

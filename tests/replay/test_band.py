@@ -221,7 +221,7 @@ def test_what_cannot_be_right_is_no_band(scale: str, took_us: tuple[int, int], w
     ("given", "why"),
     [
         ({"bandwidth_gb_per_s": 10.0}, "only about half were in the band"),
-        ({"scale": ["delay=0.5"]}, "(start delays) was not"),
+        ({"scale": ["delay=0.5"]}, "no such prediction (start delays) was compared"),
     ],
 )
 def test_what_second_runs_did_not_bear_out_has_no_band(given: dict[str, Any], why: str) -> None:

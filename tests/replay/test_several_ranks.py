@@ -89,7 +89,7 @@ def test_several_ranks_wait_for_each_other_where_no_machine_is_named(folder: Pat
 def test_what_was_done_names_the_ranks_of_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(folder), "--machine", "ranks", "--scale", "kernel:relu=0", "--remove-sync", "2"]) == 0
     first = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    done = [line for line in first[1:] if ": " in line and "band" not in line]  # below the gains
+    done = [line for line in first[1:] if ": " in line and "second run" not in line]  # below the gains
     assert [line.rpartition(" (")[2] for line in done] == ["ranks 1, 2)", "rank 0)"]
 
 
