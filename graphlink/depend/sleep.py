@@ -172,8 +172,8 @@ def silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps) -> t
 
 
 def while_hidden_ran(linked: Linked, axis: Axis, silent: Spans) -> Spans:
-    """Return the silences in which threads ran ops that the ET has, and of which Kineto recorded none: it records
-    threads that the profiled one started, unless it is asked for all. Record function ids say when. O(n log n)."""
+    """Return the silences in which threads ran ops that the ET has, and of which Kineto recorded none: threads of
+    Python, where it is not asked for all threads (PyTorch 2.13). Record function ids say when. O(n log n)."""
     et, rows = linked.et, linked.trace.host
     if et is None:
         return NONE

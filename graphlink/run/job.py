@@ -52,7 +52,7 @@ from graphlink.tables import how_many, tuples
 from graphlink.wings import Parts, each, of_rank, over_ranks, wing
 
 MOST_ERROR_PCT: Final = 1.0  # of a replay of the recording itself
-_MOST_BESIDE: Final = 4_000_000  # nodes of which two processes, this one and a writer, together take 3.2 GB
+_MOST_BESIDE: Final = 4_000_000  # nodes: with a writer beside it about 3.2 GB, scaled from 10 million events
 log: Final = logging.getLogger("graphlink")
 
 
