@@ -229,7 +229,11 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
     shift = own_clock_ns(linked)[row]
     whole = Pieces(idle.start_ns - shift, idle.end_ns - shift, np.arange(len(row)), np.zeros(len(row), np.int64))
     found: _Found = [(take(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))]
-    _by_launch(hosts, found, take(whole, ended), row[ended])
+    left = take(whole, ended)
+    while len(left.of):  # where the clock of the device drifts or steps, intervals may overlap on the host's
+        apart = left.start_ns >= np.append(-MOST, np.maximum.accumulate(left.end_ns))[:-1]
+        _by_launch(hosts, found, take(left, apart), row[left.of[apart]])
+        left = take(left, ~apart)
     pieces = concat(*(some for some, *_ in found))
     start_ns = pieces.start_ns + shift[pieces.of]  # where the clock steps, the host's has another order
     order = np.argsort(start_ns, kind="stable")

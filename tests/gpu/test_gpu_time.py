@@ -88,6 +88,17 @@ def test_idle_time_is_ascending_where_the_clock_of_a_device_steps() -> None:
     check_sums(time_of(x))
 
 
+def test_every_ns_has_a_cause_where_idle_intervals_overlap_on_the_clock_of_the_host() -> None:
+    """While nothing runs for 1,360 us the device's clock gains 650 us: by its end, the interval began before the ops
+    that ran before it."""
+    calls = [Call("cudaLaunchKernel", at, at + 4, k + 1) for k, at in enumerate((10, 120, 1490))]
+    device = [Device("a", 100, 110, 1), Device("b", 130, 140, 2), Device("c", 1500, 1510, 3, stream=9)]
+    trace = build_trace(host=[Host("aten::mm", 0, 2000)], calls=calls, device=device)
+    x = linked(replace(trace, clocks=DeviceClocks(np.array([0, 0, 650_000]), ())))
+    assert [one.idle_ns for one in time_of(x).gpu] == [20_000 + 2_010_000]
+    check_sums(time_of(x))
+
+
 @given(st.integers(0, 10**6))
 @example(3600)  # the clock steps while two kernels run
 def test_parts_of_random_programs_add_up_and_are_those_of_every_moment(seed: int) -> None:
