@@ -149,10 +149,11 @@ class Parts:
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
     def seen(self, name: str) -> NDArray[Any]:
-        """Return a column so far, which stays; empty int64 where there is none."""
+        """Return a column so far, which stays, the same array each time; empty int64 where there is none."""
         if name not in self._columns:
             return EMPTY
-        self._columns[name] = [np.concatenate(self._columns[name])]
+        if len(self._columns[name]) > 1:
+            self._columns[name] = [np.concatenate(self._columns[name])]
         return self._columns[name][0]
 
     def keep(self, rows: NDArray[np.bool_]) -> int:

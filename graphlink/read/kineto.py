@@ -94,7 +94,7 @@ from graphlink.read.kineto_rows import (
     sync_columns,
     sync_kind,
 )
-from graphlink.read.mend import doubted, mend_calls, put_right, refuse_processes, repeated
+from graphlink.read.mend import doubted, mend_calls, put_right, refuse_processes, repeated, without_calls
 from graphlink.read.samples import MemoryRows, add_counters, counter_rows
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import distinct
@@ -130,7 +130,8 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
             calls, device = gathered.parts[CALL], gathered.parts[DEVICE]
             if flows or not told:
                 break
-            if (device.seen("correlation") > 0).all() and not repeated(calls).any() and not doubted(calls, device):
+            lacking = without_calls(calls, device).any()
+            if not lacking and not repeated(calls).any() and not doubted(calls, device):
                 break
     return gathered.trace(array)
 

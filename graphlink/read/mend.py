@@ -122,8 +122,8 @@ def mend_calls(
     texts = {
         "calls-contradicted": f"device ops have a correlation id that others contradict ({others}): {moved:,} go to "
         "the call that flow and External id agree on, the others to that of the correlation id",
-        "calls-without-id": f"{kinds['calls-without-id']:,} device ops have no correlation id: their calls are told by "
-        f"{told}",
+        "calls-without-id": f"{kinds['calls-without-id']:,} device ops have no correlation id that a call has: their "
+        f"calls are told by {told}",
     }
     mended = {kind: count for kind, count in kinds.items() if count}
     return mended, [text for kind, text in texts.items() if kind in mended]
@@ -159,42 +159,58 @@ def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, sl
     return len(np.unique(ids)) - before
 
 
+def without_calls(calls: Parts, device: Parts) -> Bool:
+    """Mark the device rows whose correlation no call has, but for those launched before the recording: where all calls
+    have one, it is below that of the first.
+    """
+    ids, of_row = calls.seen("correlation"), device.seen("correlation")
+    first = int(ids.min(initial=MOST))
+    return (lookup(ids, of_row) == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0))
+
+
 def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> dict[str, int]:
-    """Give device rows without a correlation that of the call that launched them, in place; return how many, by
+    """Give device rows whose correlation no call has that of the call that launched them, in place; return how many, by
     witness.
 
     That is the call at the start of the flow (``ac2g``) that ends where the row starts, both to ``slack_ns``; else one
     with its External id that launched nothing else, where as many calls as rows have that; else, where as many calls
-    that launched nothing lie between those of its stream's rows before and after, the one in turn. The nodes of one
-    replay of a CUDA graph have one call. O(n log n).
+    that launched nothing lie between those of its stream's rows before and after, the one in turn, unless both have a
+    correlation. The nodes of one replay of a CUDA graph have one call. O(n log n).
     """
     given, of_row = calls.seen("correlation"), device.seen("correlation")
-    if not calls.count or (of_row > 0).all():
+    lacks = without_calls(calls, device)
+    if not calls.count or not lacks.any():
         return {}
     of_call = np.where(given > 0, given, max(int(given.max()), int(of_row.max()), 0) + 1 + np.arange(calls.count))
     call = lookup(of_call, of_row)
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
-    counts = {"flows": len(np.unique(row[(of_row[row] <= 0) & (call[row] == NOWHERE)]))}
-    call[row] = np.where(of_row[row] <= 0, by, call[row])
+    counts = Counter({"flows": len(np.unique(row[lacks[row]]))})
+    call[row] = np.where(lacks[row], by, call[row])
     nodes, replay = _replays(device, call != NOWHERE)
     first = np.unique(replay, return_index=True)[1]
     alone = ~marked(device.count, nodes)
     sorts = [(alone & (device.seen("kind") == kind), form) for kind, form in _WORK.items()]
-    for witness, joined in (("replays", None), ("External id", _by_external), ("order", _by_order)):
+    bare, unnumbered = lacks & (of_row <= 0), given <= 0
+    for witness, joined, of_rows, of_calls in (
+        ("replays", None, lacks, unnumbered),
+        ("External id", _by_external, lacks, True),
+        ("order", _by_order, bare, True),
+        ("order", _by_order, lacks, unnumbered),
+    ):
         before = how_many(call != NOWHERE)
         for wanted, form in ((marked(device.count, nodes[first]), GRAPH_LAUNCH), *sorts):
             known = call[nodes] != NOWHERE
             last_call = largest(len(first), replay, call[nodes], NOWHERE)
             agreed = last_call == least(len(first), replay[known], call[nodes[known]])  # a replay that is cut has two
-            lacking = ~known & (of_row[nodes] <= 0) & agreed[replay]
+            lacking = ~known & lacks[nodes] & agreed[replay]
             call[nodes[lacking]] = last_call[replay[lacking]]
             if joined is None:
                 break
             launches = fits(form, tuple(strings))[calls.seen("name")] & ~marked(calls.count, call[call != NOWHERE])
-            rows = _in_order(device, wanted & (call == NOWHERE) & (of_row <= 0))
-            joined(calls, device, call, rows, _in_order(calls, launches))
-        counts[witness] = how_many(call != NOWHERE) - before
-    found = (of_row <= 0) & (call != NOWHERE)
+            rows = _in_order(device, wanted & (call == NOWHERE) & of_rows)
+            joined(calls, device, call, rows, _in_order(calls, launches & of_calls))
+        counts[witness] += how_many(call != NOWHERE) - before
+    found = lacks & (call != NOWHERE)
     of_row[found] = of_call[call[found]]
     given[call[found]] = of_call[call[found]]
     return {witness: count for witness, count in counts.items() if count}

@@ -60,7 +60,7 @@ def test_flows_tell_the_calls(tmp_path: Path) -> None:
     trace = read(tmp_path, without(document(), "correlation", "External id"))
     assert calls_of_ops(trace) == list(range(6))
     assert trace.mended == {"calls-without-id": 6}
-    assert trace.warnings == ("6 device ops have no correlation id: their calls are told by flows 6",)
+    assert trace.warnings == ("6 device ops have no correlation id that a call has: their calls are told by flows 6",)
 
 
 def test_flows_begin_in_calls_that_launch_not_in_those_that_begin_with_them(tmp_path: Path) -> None:
@@ -102,6 +102,49 @@ def test_order_tells_the_calls_between_known_ones(tmp_path: Path) -> None:
     trace = read(tmp_path, content)
     assert calls_of_ops(trace) == list(range(8))
     assert "order 2" in trace.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("without_them", "witness"),
+    [((), "flows"), (("ac2g",), "External id"), (("ac2g", "External id"), "order"), (("External id",), "flows")],
+)
+def test_calls_that_lack_a_correlation_are_told_as_those_of_ops_that_do(
+    tmp_path: Path, without_them: tuple[str, ...], witness: str
+) -> None:
+    content = document() if "ac2g" not in without_them else without_flows(document()).document
+    for row in content["traceEvents"]:
+        if row["cat"] == "cuda_runtime":
+            row["args"] = {
+                key: value for key, value in row["args"].items() if key not in ("correlation", *without_them)
+            }
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(6))
+    assert trace.warnings[0].endswith(f"their calls are told by {witness} 6")
+
+
+def test_of_a_call_and_an_op_of_unlike_correlation_order_tells_nothing(tmp_path: Path) -> None:
+    """One lost its op, the other its call, and both were launched inside the recording."""
+    content = without(without_flows(document(4)).document, "External id")
+    kernels = [row for row in content["traceEvents"] if row["cat"] == "kernel"]
+    kernels[2]["args"]["correlation"] = 1501
+    assert calls_of_ops(read(tmp_path, content)) == [0, 1, -1, 3]
+
+
+def test_a_flow_tells_the_call_of_an_op_whose_correlation_no_call_has(tmp_path: Path) -> None:
+    content = document(4)
+    kernels = [row for row in content["traceEvents"] if row["cat"] == "kernel"]
+    kernels[2]["args"]["correlation"] = 1501
+    assert calls_of_ops(read(tmp_path, content)) == [0, 1, 2, 3]
+
+
+def test_an_op_launched_before_the_recording_gets_no_call_of_it(tmp_path: Path) -> None:
+    content = document(4)
+    rows = content["traceEvents"]
+    bare = next(row for row in rows if row["cat"] == "cuda_runtime")
+    bare["args"] = {"External id": 1}
+    first = next(row for row in rows if row["cat"] == "kernel")
+    rows.append(first | {"ts": 1.5, "args": first["args"] | {"correlation": 999, "External id": 0}})
+    assert calls_of_ops(read(tmp_path, content)) == [-1, 0, 1, 2, 3]
 
 
 def test_order_that_does_not_tell_is_not_guessed(tmp_path: Path) -> None:
