@@ -298,7 +298,9 @@ def roughly_ns(lag_ns: I64, idle_ns: I64, over_ns: I64) -> int | None:
     most_ns, first_ns = _low(lag_ns), _low(idle_ns)
     together = np.count_nonzero(idle_ns - first_ns <= STEPS_NS)
     settled = together >= max(FEWEST, len(idle_ns) / 2)
-    least_ns = int(over_ns.max(initial=-MOST))
+    least_ns, early_ns = int(over_ns.max(initial=-MOST)), int(lag_ns.min(initial=MOST))
+    if early_ns < -NOISE_NS and 0 <= early_ns + NOISE_NS - least_ns <= MOST_RETURN_NS:
+        most_ns = early_ns  # not damaged: waits returned as late as it began early
     several = np.count_nonzero(least_ns - over_ns <= STEPS_NS) > 1
     if not len(lag_ns) or least_ns > most_ns + NOISE_NS:
         return None

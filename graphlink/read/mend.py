@@ -288,14 +288,17 @@ def _in_order(table: Parts, which: Bool) -> I64:
 
 def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> tuple[I64, I64]:
     """Return (row, call) of flows: of several that begin with one number the last before the end, of several that end
-    near one row the nearest.
+    near one row the nearest. A flow that begins nowhere (Kineto knows no ``hipGraphLaunch``) begins at the call at
+    which it ends.
     """
     ident, ns, tid, pid = (flows.seen(name) for name in ("ident", "ns", "tid", "pid"))
-    end = np.flatnonzero(flows.seen("end"))
-    begin = np.flatnonzero(~flows.seen("end").astype(np.bool_))
+    ends = flows.seen("end").astype(np.bool_)
+    asks = fits(_WITH_FLOW, tuple(strings))[calls.seen("name")]
+    bare = np.flatnonzero(ends & ~np.isin(ident, ident[~ends]))
+    at_call = _at(calls, ("tid",), [tid[bare]], ns[bare], ident[bare], slack_ns, ~asks) != NOWHERE
+    end, begin = np.flatnonzero(ends), np.append(np.flatnonzero(~ends), bare[at_call])
     source = last_before((ident[begin],), ns[begin], (ident[end],), ns[end] + slack_ns + 1)
     source = np.where(source == NOWHERE, lookup(ident[begin], ident[end]), source)
-    asks = fits(_WITH_FLOW, tuple(strings))[calls.seen("name")]
     by = _at(calls, ("tid",), [tid[begin]], ns[begin], ident[begin], slack_ns, ~asks)
     inside = last_before((calls.seen("tid"),), calls.seen("start_ns"), (tid[begin],), ns[begin] + 1)
     by = np.where(by == NOWHERE, inside, by)

@@ -108,6 +108,25 @@ def test_launches_behind_other_work_tell_nothing() -> None:
     assert clock.offset_ns == (0, 0)
 
 
+@pytest.mark.parametrize("moved", [-2000, -150, -60, 60, 2000])
+def test_the_one_op_that_found_its_stream_idle_and_the_wait_for_the_last_tell_a_clock(moved: float) -> None:
+    calls = [Call("cudaLaunchKernel", 2 * i, 2 * i + 1, i + 1) for i in range(20)]
+    starts = [7 + 3000 * i + moved for i in range(20)]
+    ops = [Device("k", start, start + 3000, i + 1) for i, start in enumerate(starts)]
+    trace = build_trace(calls=[*calls, Call("cudaDeviceSynchronize", 45, 60_013, 21)], device=ops)
+    linked = link(on_host_clock(trace), None, match_hosts(trace, None))
+    assert linked.device_call.tolist() == [*range(20)]
+    assert max(abs(ns - 1000 * moved) for ns in clock_of(trace).offset_ns) <= 10_000
+
+
+def test_an_op_that_begins_early_alone_moves_no_clock() -> None:
+    """The wait returned in time: what began 150 us before its call is damaged, or of another call."""
+    calls, ops = launches(10)
+    calls.append(Call("cudaDeviceSynchronize", 190, ops[-1].end + 5, 11))
+    ops[4] = ops[4]._replace(start=ops[4].start - 150, end=ops[4].end - 150)
+    assert clock_of(build_trace(calls=calls, device=ops)).offset_ns[1] <= 3_000
+
+
 def test_what_must_hold_holds_even_where_nothing_anchors_the_clock() -> None:
     trace = build_trace(calls=[Call("cudaLaunchKernel", 10, 14, 1)], device=[Device("k", 2, 5, 1)])
     linked = link(on_host_clock(trace), None, match_hosts(trace, None))

@@ -63,6 +63,20 @@ def test_flows_tell_the_calls(tmp_path: Path) -> None:
     assert trace.warnings == ("6 device ops have no correlation id that a call has: their calls are told by flows 6",)
 
 
+def test_a_flow_without_a_begin_begins_at_the_call_that_has_an_end_of_it(tmp_path: Path) -> None:
+    """As Kineto writes those of ``hipGraphLaunch``, whose kernels have ends of one number."""
+    content = without(document(2), "correlation", "External id")
+    launch = next(row for row in content["traceEvents"] if row["name"] == "hipLaunchKernel")
+    launch["name"] = "hipGraphLaunch"
+    kernel = next(row for row in content["traceEvents"] if row["cat"] == "kernel")
+    for row in [row for row in content["traceEvents"] if row.get("id") == 1001]:
+        row["ph"] = "f"
+        content["traceEvents"] += [row | {"ts": kernel["ts"] + 9}, kernel | {"ts": kernel["ts"] + 9}] * (
+            row["pid"] == 0
+        )
+    assert calls_of_ops(read(tmp_path, content)) == [0, 0, 1]
+
+
 def test_flows_begin_in_calls_that_launch_not_in_those_that_begin_with_them(tmp_path: Path) -> None:
     """In whole us a call that only sets something begins with the launch, and takes 0 us."""
     content = without(document(), "correlation", "External id")
