@@ -30,9 +30,9 @@ def verdict(found: Found) -> list[Sentence]:
         why = "No gain was computed: the recording has no graph that could be replayed."
         trust = "The figures are those of the log: how long jobs of the pipeline took, and when."
         return [Sentence(bubbles), Sentence([why]), Sentence([trust])]
-    fact = [*lead.get("fact", []), *([" ", *bubbles] if bubbles and not found.has_gpus else [])]
     gain = lead.get("gain", ["No change of those that were tried would save time."])
-    return [Sentence([*_step(found), *fact]), Sentence(gain), Sentence(_trust(found, lead.get("trust", [])))]
+    trusted = _trust(found, lead.get("trust", []))
+    return [Sentence([*_step(found), *lead.get("fact", [])]), Sentence(gain), Sentence(trusted)]
 
 
 def _step_ns(rank: Rank) -> int:
