@@ -77,6 +77,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     op[run.row] = NOWHERE  # its thread works there
     begun = asked(linked, comm, op)
     comm_waits = host_comm_waits(linked, comm, begun, el, tour, slept)
+    slept = comm_waits.slept
     hidden = while_hidden_ran(linked, tour.axis, silences(linked, el, tour, slept)[1])
     spun = spins(linked, found, el, tour, slept)
     blocking, finished = np.flatnonzero(blocked), _finished(linked, found, el, blocked)

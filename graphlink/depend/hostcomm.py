@@ -94,13 +94,15 @@ class HostCommWaits(msgspec.Struct, frozen=True):
 
     ``ended_ns``: of each host row, when it counts as ended: where it was recorded to, or, of host-side communication,
     where who waited for it had gone on before. ``unknown``: silence between ops in which a receive or collective was
-    pending, and that is no wait for it as far as the recording shows; positions on the axis.
+    pending, and that is no wait for it as far as the recording shows; positions on the axis. ``slept``: the sleeps that
+    are no such wait.
     """
 
     comm: I64
     blocked: Blocked
     ended_ns: I64
     unknown: Spans
+    slept: Sleeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def host_comm_waits(
     """
     if not len(comm.host_row):
         none = np.zeros(0, np.int64)
-        return HostCommWaits(none, Blocked(none.astype(np.int32), none, none), linked.trace.host.end_ns, NONE)
+        return HostCommWaits(none, Blocked(none.astype(np.int32), none, none), linked.trace.host.end_ns, NONE, slept)
     pending = _pending(linked, comm, begun, marks)
     strange = _strange(linked, comm, begun, el, marks.axis)
     silence = _silences(linked, el, marks, slept, np.append(pending.from_ns, strange.start_ns))
@@ -184,10 +186,16 @@ def host_comm_waits(
     found = concat(take(within, ~np.isin(within.pending, row) & ~np.isin(at, span)), before)
     left = ~np.isin(turn, found.pending) & ~np.isin(turn_ns, found.until_ns + found.after_ns)
     found = concat(found, _at_turns(marks, pending, silence.end_ns[of_turns], turn[left], turn_ns[left]))
+    waiting = (slept.shown == 0) & _waiting(marks.axis, slept, found)
+    if waiting.any():
+        return host_comm_waits(linked, comm, begun, el, marks, take(slept, ~waiting))
+    found = _awake(marks.axis, slept, found)
     pending.until_ns[found.pending] = np.minimum(pending.until_ns[found.pending], found.until_ns)
     ended_ns = linked.trace.host.end_ns.copy()
     ended_ns[comm.host_row[pending.comm]] = marks.axis.time_ns(pending.until_ns)
-    return HostCommWaits(pending.comm[found.pending], found, ended_ns, _unknown(pending, strange, silence, found))
+    return HostCommWaits(
+        pending.comm[found.pending], found, ended_ns, _unknown(pending, strange, silence, found), slept
+    )
 
 
 def _pending(linked: Linked, comm: Communication, begun: Asked, marks: EulerTour) -> _Pending:
@@ -348,6 +356,20 @@ def _at_turns(marks: EulerTour, pending: _Pending, silent_ns: I64, row: I64, unt
     silent = np.isin(until_ns, silent_ns) & (pending.until_ns[row] > marks.at_ns[mark])
     from_ns = np.where(silent, np.maximum(marks.at_ns[mark], pending.from_ns[row]), until_ns)
     return _Stretches(marks.owner[mark], from_ns, until_ns, row, np.zeros_like(row))
+
+
+def _waiting(axis: Axis, slept: Sleeps, waits: Blocked) -> Bool:
+    """Tell of each sleep whether its thread waited for communication meanwhile."""
+    waited = joined(waits.from_ns, waits.until_ns)
+    return overlap_ns(waited, axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.release_ns)) > 0
+
+
+def _awake(axis: Axis, slept: Sleeps, waits: _Stretches) -> _Stretches:
+    """Return of the waits what comes after the sleeps of their threads; those of no length stay where they are."""
+    asleep = joined(axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.release_ns))
+    awake_ns = np.append(asleep.end_ns, 0)[np.searchsorted(asleep.start_ns, waits.until_ns) - 1]
+    from_ns = np.maximum(waits.from_ns, np.minimum(awake_ns, waits.until_ns))
+    return take(replace(waits, from_ns=from_ns), (from_ns < waits.until_ns) | (waits.from_ns == waits.until_ns))
 
 
 def _inside(pending: _Pending, silence: _Silences) -> tuple[I64, I64]:

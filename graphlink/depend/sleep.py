@@ -50,7 +50,8 @@ class Sleeps:
 
     ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at
     ``release_ns``. ``first``: the thread's first row had not begun yet. ``handed``: only the tensor that it went on
-    with, or the collective, tells who released it.
+    with, or the collective, tells who released it. ``shown``: autograd, or what was handed over, tells it; else only
+    that the other was active until then.
     """
 
     tid: I64
@@ -61,6 +62,7 @@ class Sleeps:
     cut: I64  # 0 or 1
     first: I64  # 0 or 1
     handed: I64  # 0 or 1
+    shown: I64  # 0 or 1
 
 
 class _Thread(msgspec.Struct, frozen=True):
@@ -139,7 +141,7 @@ def sleeps(
                 )
             )
     table = np.array(found, np.int64).reshape(-1, 12)
-    every = Sleeps(*(table[:, k].copy() for k in range(8)))
+    every = Sleeps(*(table[:, k].copy() for k in range(9)))
     told, maker_tid, ready_ns = table[:, 8] == 1, table[:, 9], table[:, 10]
     known = (every.by_tid != every.tid) & (told | _soon(every))
     by_tensor = (ready_ns > every.from_ns) & (
@@ -151,6 +153,7 @@ def sleeps(
         release_ns=np.where(by_tensor, ready_ns, every.release_ns),
         cut=np.where(by_tensor, 1, every.cut),
         handed=by_tensor.astype(np.int64),
+        shown=(told | (ready_ns > every.from_ns)).astype(np.int64),
     )
     return take(every, known | by_tensor)
 

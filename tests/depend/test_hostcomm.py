@@ -10,8 +10,9 @@ from graphlink.graph_model import EdgeKind, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, FoundBy, SyncKind
-from tests.build import Call, Device, Host, Sync, build_trace
+from tests.build import Call, Device, Host, Node, Sync, build_et, build_trace
 from tests.depend.programs import built
+from tests.depend.test_sleep import woken
 
 
 def made(*rows: Host) -> Built:
@@ -303,6 +304,34 @@ def test_what_gloos_thread_divides_after_a_reduction_was_awaited_since_its_row_b
 @pytest.mark.parametrize("follows", [10, 1000])
 def test_the_thread_that_asked_waits_and_may_take_long_to_wake(follows: float) -> None:
     assert waits(collectives(follows)) == [(700, 620)]
+
+
+@pytest.mark.parametrize("follows", [10, 1000])
+def test_who_asked_for_a_collective_that_has_ended_was_not_woken_by_who_happened_to_run(follows: float) -> None:
+    """A third thread runs until shortly before, and sleeps then, as one that hands over does."""
+    build = made(
+        Host("c10d::allreduce_", 0, 20, rf_id=2),
+        gloo("all_reduce", 10, 700, tid=8)._replace(rf_id=3),
+        Host("save", 300, 690, tid=2, rf_id=4),
+        Host("after", 700 + follows, 3000, rf_id=5),
+        Host("save", 2500, 3000, tid=2, rf_id=6),
+    )
+    assert waits(build) == [(700, 680)]
+    assert not woken(build.graph)
+
+
+def test_who_was_handed_a_tensor_after_a_collective_had_ended_had_slept_until_then() -> None:
+    """The time of a thread that sleeps is in no wait as well."""
+    trace = build_trace([
+        Host("c10d::allreduce_", 0, 20, rf_id=2),
+        gloo("all_reduce", 10, 600, tid=8)._replace(rf_id=3),
+        Host("div", 640, 680, tid=2, rf_id=4),
+        Host("sum", 690, 3000, rf_id=5),
+    ])  # fmt: skip
+    et = build_et([Node("c10d::allreduce_", 2), Node("div", 4, tid=2), Node("sum", 5, made_by=1004)])
+    build = built(link(trace, et, match_hosts(trace, et)))
+    assert waits(build) == []
+    assert (build.handed.release_ns - build.graph.epoch_ns).tolist() == [680_000]
 
 
 def test_who_was_woken_more_than_2_ms_later_did_something_else() -> None:
