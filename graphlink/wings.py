@@ -191,6 +191,10 @@ class Wing:
         """Return process groups that ``part``, what ``beside`` read, knows and the recording may not."""
         return ()
 
+    def group_names(self, part: Any, linked: Linked) -> Mapping[int, str]:
+        """Return of host rows the name of their process group that ``part`` knows and the recording may not."""
+        return {}
+
     def of_graph(self, rank: GraphedRank) -> Made:
         """Make the part of a rank that has its graph."""
         return Made()

@@ -8,7 +8,7 @@ of the ``nccl:*`` range around its launch or its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,7 +23,8 @@ from graphlink.linking.commtypes import (
     sizes_may_differ,
     waiting_calls,
 )
-from graphlink.linking.nest import enclosing
+from graphlink.linking.groups import Groups
+from graphlink.linking.nest import askers, enclosing, innermost
 from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import (
     I32,
@@ -35,8 +36,6 @@ from graphlink.model import (
     CommOps,
     Communication,
     DeviceKind,
-    GroupKey,
-    HostTrace,
     Linked,
     ProcessGroup,
     Trace,
@@ -44,12 +43,12 @@ from graphlink.model import (
 from graphlink.patterns import fits
 from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
-from graphlink.read.comms import shape_elements
+from graphlink.read.comms import NAMES, shape_elements
 from graphlink.records import NOTE
-from graphlink.tables import marked, pointing_at, spread, sums, tuples
+from graphlink.tables import grouped, marked, pointing_at, spread, sums, tuples
 
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
-DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
+NONE_NAMED: Final[Mapping[int, str]] = {}
 
 
 class _Calls(msgspec.Struct, frozen=True):
@@ -58,6 +57,7 @@ class _Calls(msgspec.Struct, frozen=True):
     host: dict[int, Comm]
     device: dict[int, Comm]
     awaited: dict[int, int]  # host row of a wait() -> sequence number of its work
+    named: dict[int, str]  # host row of a functional op -> the group of the calls in it
     disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
@@ -75,10 +75,12 @@ def _listed(texts: Sequence[str]) -> str:
     return ", ".join(texts[:_LISTED]) + more
 
 
-def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
+def communication(
+    linked: Linked, known: tuple[ProcessGroup, ...] = (), named: Mapping[int, str] = NONE_NAMED
+) -> Communication:
     """Find type and size in bytes of the communication ops of one rank; O(n log n) in its rows.
 
-    ``known``: groups that other files describe, for those that it does not.
+    ``known``: groups that other files describe, for those that it does not. ``named``: host rows whose group they name.
 
     ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes
     count once; copies and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and
@@ -86,10 +88,12 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     counts it.
     """
     calls = _recorded_calls(linked)
-    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
-    typed = _Typing(groups)
     comm, may_be, bare = _evidence(linked, calls)
-    ops = typed.table(linked, _device_rows(linked, calls, comm, bare), _host_rows(linked, calls))
+    on_host = _host_rows(linked, calls, named)
+    every = (*calls.host.values(), *calls.device.values(), *(call for row in on_host for call in row.calls))
+    groups = Groups(linked.trace, linked.et, every, known)
+    typed = _Typing(groups)
+    ops = typed.table(linked, _device_rows(linked, calls, comm, bare), on_host)
     uncounted = "a COMP_NODE whose time counts as communication"
     doubtful = _doubtful(linked.trace, may_be)
     of_cause = {
@@ -97,6 +101,8 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
             f"{text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
         ],
         f"communication without parameters or group, {uncounted}": _times(typed.unknown),
+        f"communication of one of several process groups, and nothing names it (graphlink.capture does, by the Flight "
+        f"Recorder), {uncounted}": _times(typed.undecided),
         f"further kernels of one call, {uncounted}": _times(typed.doubled),
         "may be communication, kept as computation": [
             f"{n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()
@@ -111,7 +117,9 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     return Communication(
         ops,
         tuple(warnings),
-        unknown=typed.unknown,
+        unknown={
+            name: typed.unknown.get(name, 0) + typed.undecided.get(name, 0) for name in typed.unknown | typed.undecided
+        },
         unlisted=typed.unlisted,
         assumed=tuple(sorted(groups.assumed)),
         differing=calls.disagreeing,
@@ -122,6 +130,10 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
 
 def calls_of_et(linked: Linked) -> Iterator[tuple[int, Comm]]:
     """Yield the communication of each ET node that has a host row, with that row."""
+    return ((row, comm) for row, comm in _told_by_et(linked) if comm.name != NAMES)
+
+
+def _told_by_et(linked: Linked) -> Iterator[tuple[int, Comm]]:
     if linked.et is not None:
         host_row = pointing_at(linked.match.et, len(linked.et.id))[linked.et.comm.row]
         for row, comm in zip(host_row.tolist(), linked.et.comm.comms, strict=True):
@@ -143,6 +155,7 @@ def _recorded_calls(linked: Linked) -> _Calls:
         {row: comm for row, comm in calls.items() if comm.name != "wait"},
         {row: comm for row, comm in device.items() if comm.name != "wait"},
         {row: comm.seq for row, comm in calls.items() if comm.name == "wait" and comm.seq is not None},
+        {row: comm.pg_name for row, comm in _told_by_et(linked) if comm.name == NAMES and comm.pg_name},
         disagreeing,
     )
 
@@ -188,6 +201,7 @@ class _Typing:
     def __init__(self, groups: Groups) -> None:
         self.groups, self.names = groups, Strings()
         self.unknown: dict[str, int] = {}
+        self.undecided: dict[str, int] = {}
         self.unlisted: dict[str, int] = {}
         self.doubled: dict[str, int] = {}
 
@@ -237,6 +251,8 @@ class _Typing:
     def call(self, comm: Comm) -> tuple[int, ...]:
         kind, key = kind_of(comm.name), self.groups.key(comm)
         size = size_bytes(comm, self.groups.size(comm))
+        if key is None and kind is not CommKind.UNKNOWN and self.groups.undecided(comm):
+            return self._left(self.undecided, comm.name)
         if key is None and kind is not CommKind.UNKNOWN and size is not None:
             name = comm.pg_desc or comm.pg_name or "(unnamed)"
             self.unlisted[name] = self.unlisted.get(name, 0) + 1
@@ -286,7 +302,7 @@ def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
     """Return the device rows and the host rows that ``communication`` types; O(n log n) in rows."""
     calls = _recorded_calls(linked)
     comm, _, bare = _evidence(linked, calls)
-    return _device_rows(linked, calls, comm, bare), _host_rows(linked, calls)
+    return _device_rows(linked, calls, comm, bare), _host_rows(linked, calls, NONE_NAMED)
 
 
 def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[CommRow]:
@@ -374,7 +390,7 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
     return names
 
 
-def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
+def _host_rows(linked: Linked, calls: _Calls, groups: Mapping[int, str]) -> list[CommRow]:
     """Find the host rows of communication: ranges of gloo, or of another backend, begin inside the ``c10d`` op that
     asked for them, and end when somebody waits.
     """
@@ -390,7 +406,31 @@ def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
         if comm is None or kind_of(comm.name) is not kind_of(name):
             comm = Comm(name)
         found.append(CommRow(row, (_merged(comm, _inputs(linked, row)),), name))
-    return found
+    return _in_groups(linked, found, calls.named, groups)
+
+
+def _in_groups(
+    linked: Linked, rows: list[CommRow], functional: Mapping[int, str], named: Mapping[int, str]
+) -> list[CommRow]:
+    """Name the groups of rows of gloo, whose ``c10d`` ops name none: as the functional op around the one that asked
+    does, or another file. A thread of gloo's works for one group: so the others that it ran are of that, too.
+    """
+    if not rows:
+        return rows
+    host, op = linked.trace.host, askers(linked)
+    asked = np.array([row.row for row in rows if op[row.row] != NOWHERE], np.int64)
+    around = innermost(
+        host, linked.parent, op[asked], marked(len(op), np.array([*functional], np.int64)), host.end_ns[op[asked]] - 1
+    )
+    texts = {row: functional[outer] for row, outer in tuples(asked, around) if outer != NOWHERE} | {**named}
+    of_thread = grouped((int(host.tid[row]), texts[row]) for row in asked.tolist() if row in texts)
+    whose = {tid: names[0] for tid, names in of_thread.items() if len({*names}) == 1}
+    texts = {row: whose[tid] for row, tid in tuples(asked, host.tid[asked]) if tid in whose} | texts
+    return [msgspec.structs.replace(row, calls=_named(row.calls, texts.get(row.row))) for row in rows]
+
+
+def _named(calls: tuple[Comm, ...], name: str | None) -> tuple[Comm, ...]:
+    return tuple(msgspec.structs.replace(call, pg_name=call.pg_name or name) for call in calls)
 
 
 def _inputs(linked: Linked, row: int) -> Comm:
@@ -409,74 +449,3 @@ def _inputs(linked: Linked, row: int) -> Comm:
     if elems is None:  # a list of tensors, or no numbers
         return Comm("")
     return Comm("", in_nelems=elems, out_nelems=elems, elem_bytes=sizes[0])
-
-
-class Groups:
-    """Resolves recorded groups to global ranks and numbers them in the order in which they are first named.
-
-    In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks
-    where the group has as many members as the world (size recorded, or known from the number of splits of an
-    all_to_all), and all ranks where a recording without sizes names this one group only. Kineto holds where both
-    describe a group, and both before ``others``, which other files describe.
-    """
-
-    def __init__(
-        self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], others: tuple[ProcessGroup, ...] = ()
-    ) -> None:
-        described = (*others, *(et.process_groups if et else ()), *trace.process_groups)
-        self.found: dict[GroupKey, int] = {}
-        self.assumed: set[str] = set()
-        self._described: dict[str, ProcessGroup] = {}
-        for group in described:
-            known = self._described.get(group.name)
-            if known is None or group.ranks or not known.ranks or group.size not in (None, known.size):
-                self._described[group.name] = group
-        self._sizes: dict[str, int] = {name: g.size for name, g in self._described.items() if g.size is not None}
-        names = set()
-        for comm in comms:
-            names.add(self._name(comm))
-            size = comm.group_size or len(comm.in_split) or len(comm.out_split)
-            if size:
-                self._sizes.setdefault(self._name(comm), size)
-        self._only = next(iter(names)) if len(names) == 1 else None
-        all_ranks = (group for group in self._described.values() if group.desc in DEFAULT_GROUP)
-        world = trace.world_size or max((g.size or len(g.ranks or ()) for g in all_ranks), default=0) or None
-        self._everyone = None if world is None else tuple(range(world))
-
-    def key(self, comm: Comm) -> GroupKey | None:
-        """Return the call's group, which has a number in ``found`` then; None where its ranks are not known."""
-        name = self._name(comm)
-        ranks = self._ranks(comm, name)
-        if not ranks:
-            return None
-        self.found.setdefault((ranks, name), len(self.found))
-        return ranks, name
-
-    def size(self, comm: Comm) -> int | None:
-        """Return the number of members of the call's group, known at times where the ranks are not."""
-        return comm.group_size or len(comm.in_split) or len(comm.out_split) or self._sizes.get(self._name(comm))
-
-    def _name(self, comm: Comm) -> str:
-        """Return the name of the group. ``c10d`` ops of gloo name none: where the recording has one only, it is
-        that.
-        """
-        if comm.pg_name or len(self._described) != 1:
-            return comm.pg_name or ""
-        return next(iter(self._described))
-
-    def _ranks(self, comm: Comm, name: str) -> tuple[int, ...] | None:
-        size = self.size(comm)
-        if comm.ranks and (comm.group_size is None or len(comm.ranks) == comm.group_size):
-            return comm.ranks
-        described = self._described.get(name)
-        if described and described.ranks and (size is None or len(described.ranks) == size):
-            return described.ranks
-        everyone = self._everyone
-        if everyone is None or size == len(everyone):
-            return everyone
-        if size is not None:
-            return None
-        if name == self._only or comm.pg_desc in DEFAULT_GROUP:
-            self.assumed.add(name)
-            return everyone
-        return None

@@ -60,6 +60,11 @@ class _Nccl(Wing):
 
         return known_groups(linked, part, dict(inputs.members))
 
+    def group_names(self, part: Any, linked: Linked) -> Mapping[int, str]:
+        from graphlink.nccl.named import group_names
+
+        return group_names(linked, part)
+
     def of_graph(self, rank: GraphedRank) -> Made:
         dumps = rank.beside.get("nccl")
         if not dumps:

@@ -37,6 +37,8 @@ _DTYPES = {
 # c10d P2P operators -> (name, whether a peer is recorded)
 RECORD_OP = "record_param_comms"  # PyTorch's op around each collective
 GROUP_INIT = "## process_group:init ##"  # the op of an execution trace that lists process groups
+FUNCTIONAL = ("_c10d_functional::", "c10d_functional::")  # ops that call a collective, with their group by name
+NAMES = "names"  # no call: what a functional op says of the group of those in it
 P2P_OPS = {"c10d::send": ("send", True), "c10d::recv_": ("recv", True), "c10d::recv_any_source_": ("recv", False)}
 
 
@@ -255,6 +257,11 @@ def peer(op: str, inputs: list[Any], types: str) -> Comm:
         element_bytes(tensors),
         dtype_in(types),
     )
+
+
+def naming(inputs: list[Any]) -> Comm | None:
+    """Return what a functional op says of its group: its name, a text, is the last input; None of those without."""
+    return Comm(NAMES, pg_name=inputs[-1]) if inputs and isinstance(inputs[-1], str) else None
 
 
 def _parse(values: list[Any]) -> tuple[list[list[Any]], list[Any]]:

@@ -24,7 +24,17 @@ from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
-from graphlink.read.comms import GROUP_INIT, P2P_OPS, RECORD_OP, backend_ids, collective, peer, process_groups
+from graphlink.read.comms import (
+    FUNCTIONAL,
+    GROUP_INIT,
+    P2P_OPS,
+    RECORD_OP,
+    backend_ids,
+    collective,
+    naming,
+    peer,
+    process_groups,
+)
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, open_array
 from graphlink.tables import how_many, marked
 
@@ -206,6 +216,10 @@ class _EtNodes:
                 comm = collective(given, made, types, attrs[at]) if name == RECORD_OP else peer(name, given, types)
                 if comm is not None:
                     self.parts.comms[self.parts.count + at] = comm
+            elif name.startswith(FUNCTIONAL):
+                named = naming(_values(inputs[at]))
+                if named is not None:
+                    self.parts.comms[self.parts.count + at] = named
             elif name == GROUP_INIT:
                 self._add_groups(inputs[at])
         self.parts.add(

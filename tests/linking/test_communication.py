@@ -16,7 +16,7 @@ from graphlink.linking.commtypes import (
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
-from graphlink.model import Comm, CommKind, Communication, DeviceKind, HostTrace, ProcessGroup, Trace
+from graphlink.model import NOWHERE, Comm, CommKind, Communication, DeviceKind, HostTrace, ProcessGroup, Trace
 from tests.build import Call, Device, Host, Node, build_et, build_trace
 from tests.comm_ops import listed
 
@@ -291,6 +291,67 @@ def test_a_kernel_that_sends_and_receives_is_unknown_and_says_what_it_does() -> 
 def test_an_unnamed_call_belongs_to_the_only_group() -> None:
     got = launched(Comm("allreduce", "Float", 1, 1), process_groups=(PAIR,))
     assert got.ops.groups[0][1] == "13"
+
+
+WORLD, TP, DP = (
+    ProcessGroup("0", "default_pg", size=4),
+    ProcessGroup("3", "mesh_tp", size=2, ranks=(0, 1)),
+    ProcessGroup("1", "mesh_dp", size=2, ranks=(0, 2)),
+)
+
+
+def reduced(*groups: ProcessGroup, names: tuple[str | None, ...], named: dict[int, str] | None = None) -> Communication:
+    """All-reduces on gloo: each asked for in an op of ``functional``, whose ET node may name the group, run in turn by
+    threads 8 and 9 of gloo's."""
+    rows, nodes = [], []
+    for k, name in enumerate(names):
+        at, first = 1_000 * k, 3 * k + 1
+        rows.append(Host("_c10d_functional::all_reduce", at, at + 50, rf_id=first))
+        rows.append(Host("c10d::allreduce_", at + 10, at + 40, rf_id=first + 1))
+        rows.append(
+            Host("gloo:all_reduce", at + 60, at + 500, tid=8 + k % 2, annotation=True, rf_id=first + 2)._replace(
+                comm=Comm("gloo:all_reduce", "Float", 8, 8)
+            )
+        )
+        told = None if name is None else Comm("names", pg_name=name)
+        nodes.append(Node("_c10d_functional::all_reduce", first, comm=told))
+        nodes.append(Node("c10d::allreduce_", first + 1, parent=1000 + first))
+    trace, et = build_trace(rows, rank=0, world_size=4), build_et(nodes, process_groups=groups)
+    return communication(link(trace, et, match_hosts(trace, et)), (), named or {})
+
+
+def groups_of(found: Communication) -> list[str | None]:
+    """The name of the group of each op, None where it is not known."""
+    return [None if node.group == NOWHERE else found.ops.groups[node.group][1] for node in listed(found.ops)]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("3", "3"), ["3", "3"]),
+        (("3", None), ["3", None]),
+        (("3", None, None, "1"), ["3", "1", "3", "1"]),  # one thread each
+        (("3", None, "1", None), ["3", None, "1", None]),  # no thread of gloo's works for two groups
+        ((None, None), [None, None]),
+    ],
+)
+def test_functional_ops_name_the_groups_of_gloos_threads(
+    names: tuple[str | None, ...], expected: list[str | None]
+) -> None:
+    found = reduced(WORLD, TP, DP, names=names)
+    assert groups_of(found) == expected
+    unsure = expected.count(None)
+    assert found.unknown == ({"ALL_REDUCE": unsure} if unsure else {})
+    assert any("several process groups" in text for text in found.warnings) == bool(unsure)
+
+
+def test_other_files_name_the_groups_of_gloos_threads() -> None:
+    assert groups_of(reduced(WORLD, TP, DP, names=(None,) * 4, named={2: "1", 5: "3"})) == ["1", "3", "1", "3"]
+
+
+def test_what_names_no_group_is_of_the_only_one_that_the_rank_is_in() -> None:
+    """The group of ranks 4 and 6 is none of rank 0's."""
+    assert groups_of(reduced(WORLD, PAIR, names=(None,))) == ["0"]
 
 
 def beside(
