@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.points import Blocked
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS, Sleeps, silences
+from graphlink.depend.sleep import WAKING_NS, Sleeps, silences
+from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.linking.nest import ASKING, enclosing
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked

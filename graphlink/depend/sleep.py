@@ -31,14 +31,13 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.modes import mode_of
-from graphlink.depend.threads import Handed, Run
+from graphlink.depend.threads import ASLEEP_NS, Handed, Run
 from graphlink.depend.timeline import Axis, Elements, EulerTour, behind_rows, in_loader
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.spans import NONE, Spans, joined
 from graphlink.tables import distinct, take, tuples
 
-ASLEEP_NS = 100_000
 WAKING_NS = 2_000_000
 LATEST_NS = 10_000_000  # a mode beyond it is none of waking
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from graphlink.depend.devicetime import stream_order
 from graphlink.depend.points import Blocked
 from graphlink.depend.reject import Dependencies
-from graphlink.depend.sleep import ASLEEP_NS, Sleeps
+from graphlink.depend.sleep import Sleeps
+from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
 from graphlink.tables import how_many, numbered_rows, spread, take

@@ -14,6 +14,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.tables import last_before, lookup, pointing_at, take, tuples
 
+ASLEEP_NS = 100_000  # of a silence in which a thread may have slept
 Handed: TypeAlias = dict[tuple[int, int], tuple[int, int, bool]]
 
 
@@ -65,8 +66,8 @@ def handed_over(linked: Linked, el: Elements, run: Run) -> Handed:
 
     ``when`` the op that made it ended: nobody had the tensor before, so whoever goes on with it was handed it later. Of
     several tensors the last counts. A thread goes on with an op where the op begins, or one, or an annotation, whose
-    first child it is; with a collective, where its row begins (``run``). Cost: O(n log n) for n host
-    rows.
+    first child it is, or right before it an annotation that holds nothing (of an optimizer that drops gradients); with
+    a collective, where its row begins (``run``). Cost: O(n log n) for n host rows.
     """
     et, rows = linked.et, linked.trace.host
     keys = tuples(rows.tid[run.row], rows.start_ns[run.row])
@@ -89,9 +90,10 @@ def handed_over(linked: Linked, el: Elements, run: Run) -> Handed:
             strict=True,
         ):
             out[key] = max(out.get(key, (*made, False)), (*made, False))
-        first = (el.parent[at] != NOWHERE) & (el.parent[at] == at - 1)
-        first &= rows.end_ns[maker] <= el.start_ns[el.parent[at]]
-        at, maker = el.parent[at[first]], maker[first]
+        empty = el.whose_row(at - 1, rows.annotation) & (el.parent[at - 1] == el.parent[at])  # it is no op's parent
+        empty &= (el.tid[at - 1] == el.tid[at]) & (el.start_ns[at] - el.end_ns[at - 1] < ASLEEP_NS)
+        first = (at > 0) & ((el.parent[at] == at - 1) | empty) & (rows.end_ns[maker] <= el.start_ns[at - 1])
+        at, maker = at[first] - 1, maker[first]
     return out
 
 

@@ -132,7 +132,7 @@ class _Makers:
         made, read = ([bytes(side.values) for side in sides] for sides in (outputs, inputs))
         each = list(zip(range(self.seen, self.seen + len(ids)), tids.tolist(), ids.tolist(), strict=True))
         low = 0
-        for at in self._first_ones(each, parents.tolist()):
+        for at in self._first_ones(each, parents.tolist(), made, read):
             self._note(made[low:at], read[low:at], each[low:at])
             known = (self.made.get(tensor) or self.made_before.get(tensor) for tensor in _TENSOR.findall(read[at]))
             out[at] = max((maker for maker in known if maker and maker[1] != each[at][1]), default=(0, 0, 0))[2]
@@ -143,10 +143,12 @@ class _Makers:
             self.made_before, self.made = self.made, {}
         return out
 
-    def _first_ones(self, each: list[_Maker], parents: list[int]) -> list[int]:
+    def _first_ones(self, each: list[_Maker], parents: list[int], made: list[bytes], read: list[bytes]) -> list[int]:
+        """Return the ops with which a thread may go on. What has no tensor, as the node of a new thread, is none."""
         out = []
         for at, ((_, tid, node_id), parent) in enumerate(zip(each, parents, strict=True)):
-            if tid != self.thread or node_id in self.around:
+            new = tid != self.thread and any(_TENSOR.search(side[at]) for side in (read, made))
+            if new or node_id in self.around:
                 self.thread = tid
                 self.around.add(parent)
                 out.append(at)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.depend.edges import topological
-from graphlink.depend.sleep import ASLEEP_NS
+from graphlink.depend.threads import ASLEEP_NS
 from graphlink.graph.order import longest_path, passed
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.commtypes import CollectiveType

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.build import Built
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
+from graphlink.depend.sleep import WAKING_NS
+from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import WAITS, roles

@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.choices import LATENCY_NS
 from graphlink.depend.build import ALL_THREADS, Built
 from graphlink.depend.launch_queue import held_launches
-from graphlink.depend.sleep import ASLEEP_NS
+from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain

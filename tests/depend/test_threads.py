@@ -150,6 +150,19 @@ def test_who_reads_what_another_made_meanwhile_slept_until_then() -> None:
     assert asleep_ns(found, 1) == 60_000_000
 
 
+@pytest.mark.parametrize(("until", "op", "handed"), [(90_010, 90_030, 1), (90_010, 90_200, 0), (90_040, 90_030, 1)])
+def test_a_range_that_holds_nothing_is_not_what_a_thread_goes_on_with(until: float, op: float, handed: int) -> None:
+    """``zero_grad`` right before the op that reads what came out of a queue, or around it; not long before it."""
+    rows = [
+        Host("before", 0, 100, rf_id=1), Host("div", 60_000, 60_100, tid=2, rf_id=2),
+        Host("zero_grad", 90_000, until, annotation=True), Host("sum", op, op + 5, rf_id=3),
+    ]  # fmt: skip
+    trace, et = build_trace(rows), build_et([Node("before", 1), Node("div", 2, tid=2), Node("sum", 3, made_by=1002)])
+    found = built(link(trace, et, match_hosts(trace, et)))
+    assert len(found.handed.tid) == handed
+    assert asleep_ns(found, 1) == 60_000_000 * handed
+
+
 @pytest.mark.parametrize(
     ("made_by", "helper"),
     [

@@ -227,6 +227,7 @@ def tensor(ident: int, storage: int = 7) -> list[Any]:
             [(1, [], [tensor(1)]), (3, [], [tensor(2)]), (2, [[tensor(2), tensor(1)]], [])],
             [0, 0, 11],
         ),  # of a list; the last of several
+        ([(1, [], [tensor(1)]), (2, [], []), (2, [tensor(1)], [])], [0, 0, 10]),  # as the node of a new thread
         ([(1, [], [tensor(1)]), (2, [], [tensor(1)]), (2, [tensor(1)], [])], [0, 0, 0]),  # made anew by its own
     ],
 )

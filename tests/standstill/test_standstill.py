@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import BuildOptions, Built, build
-from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
+from graphlink.depend.sleep import WAKING_NS
+from graphlink.depend.threads import ASLEEP_NS
 from graphlink.graph.critical import cost_ns, critical_path, shares
 from graphlink.graph.fold import fold
 from graphlink.graph_model import Column, Graph, NodeKind
