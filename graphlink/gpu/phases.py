@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
-from graphlink.gpu.records import DeviceTime, Iterations, StepTime
+from graphlink.gpu.records import DeviceTime, Iterations, OverTime, StepTime
 from graphlink.gpu.table import replay_words, replays_of
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
@@ -225,5 +225,5 @@ FIELDS: Final = (
     Field("top_gain", "steps", list[StepTime]),
     Field("top_gain", "iterations", Iterations | UnsetType, UNSET),  # absent where no steps were found
     Field("top_gain", "phases", list[Phase] | UnsetType, UNSET),  # absent where no name tells them
-    Field("top_gain", "host_over_time", dict[str, str] | UnsetType, UNSET),  # of ranks without devices, as `over_time`
+    Field("top_gain", "host_over_time", OverTime | UnsetType, UNSET),  # of ranks without devices, as `over_time`
 )

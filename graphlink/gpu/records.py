@@ -19,6 +19,7 @@ from graphlink.version import __version__
 from graphlink.wings import RowTable
 
 FORMAT: Final = 1
+OverTime = dict[str, Annotated[str, msgspec.Meta(pattern="^[0-9A-Za-z]*$")]]  # a character a bin, as `over_time` says
 
 
 class GroupTime(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +123,7 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
     ] = UNSET
 
     over_time: Annotated[
-        dict[str, str] | UnsetType,
+        OverTime | UnsetType,
         figure(
             text="in `summary.json` alone: what the device did over time, by what it was busy with or why it was "
             "idle: its time is cut into "

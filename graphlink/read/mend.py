@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.errors import SeveralRanks
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
 from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, fits
-from graphlink.read.columns import MAX_NS, MISSING, Parts, Strings
+from graphlink.read.columns import MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, near, put_inside_ops
 from graphlink.read.devices import place
 from graphlink.read.kineto_rows import CALL, DEVICE, HOST, OTHER, OVERHEAD, SYNC, TIMES
@@ -144,8 +144,7 @@ def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, sl
     """
     again = repeated(calls) & ~fits(GRAPH_LAUNCH, tuple(strings))[calls.seen("name")]
     ids, of_row, count = calls.seen("correlation"), device.seen("correlation"), calls.count
-    highest = max(int(column.max(initial=0)) for column in (ids, of_row))
-    if not again.any() or highest > MAX_NS:
+    if not again.any():
         return 0
     external = np.concatenate([calls.seen("external"), device.seen("external")])
     pair = codes(np.concatenate([ids, of_row]), external)
@@ -155,8 +154,16 @@ def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, sl
     call[row] = np.where((call[row] == NOWHERE) & again[by] & (ids[by] == of_row[row]), by, call[row])
     told = np.flatnonzero((call != NOWHERE) & (device.seen("graph") == 0))
     before = len(np.unique(ids))
-    of_row[told] = ids[call[told]] = highest + 1 + call[told]
+    of_row[told] = ids[call[told]] = _unused(count, ids, of_row)[call[told]]
     return len(np.unique(ids)) - before
+
+
+def _unused(count: int, *taken: I64) -> I64:
+    """Return ``count`` correlation ids that no row has, above all of them if there is room. n log n."""
+    ids = np.concatenate([*taken, [0]])
+    if (highest := int(ids.max())) > MOST - count:
+        return np.setdiff1d(np.arange(1, len(ids) + count), ids)[:count]
+    return highest + 1 + np.arange(count)
 
 
 def without_calls(calls: Parts, device: Parts) -> Bool:
@@ -181,7 +188,7 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
     lacks = without_calls(calls, device)
     if not calls.count or not lacks.any():
         return {}
-    of_call = np.where(given > 0, given, max(int(given.max()), int(of_row.max()), 0) + 1 + np.arange(calls.count))
+    of_call = np.where(given > 0, given, _unused(calls.count, given, of_row))
     call = lookup(of_call, of_row)
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
     counts = Counter({"flows": len(np.unique(row[lacks[row]]))})
