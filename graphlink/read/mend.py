@@ -172,8 +172,7 @@ def without_calls(calls: Parts, device: Parts) -> Bool:
     """
     ids, of_row = calls.seen("correlation"), device.seen("correlation")
     first = int(ids.min(initial=MOST))
-    inside: Bool = (of_row <= 0) | (of_row >= first) | (first <= 0)
-    return inside & (lookup(ids, of_row) == NOWHERE)
+    return np.asarray((lookup(ids, of_row) == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0)))
 
 
 def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> dict[str, int]:
