@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
-from graphlink.advice.uneven import aside, pauses, stragglers, uneven
+from graphlink.advice.uneven import aside, compilations, pauses, stragglers, uneven
 from graphlink.graph_model import NodeType
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms, percent, shares_words
@@ -397,6 +397,7 @@ _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
     data_loading,
     optimizers,
     allocators,
+    compilations,
     pauses,
     aside,
     uneven,

@@ -33,6 +33,7 @@ Kind = Literal[
     "uneven_steps",
     "aside",
     "optimizer",
+    "compilation",
 ]
 
 

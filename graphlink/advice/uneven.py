@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.advice.outputs import Candidate, Outputs, Tools, ranks_of, scaled
-from graphlink.advice.records import Advice
+from graphlink.advice.records import Advice, Kind
 from graphlink.graph.families import PYTHON
+from graphlink.graph_model import PART
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import OPERATOR, UserPattern, escaped
@@ -22,6 +23,7 @@ from graphlink.replay.loader import loaders_of
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.workload import GAP_NAME, Work, Workload, names_found
+from graphlink.steps import STEP_MARK
 from graphlink.tables import grouped, largest, sums
 
 LESS_PYTHON: Final = (
@@ -34,6 +36,7 @@ HEAVY: Final = "heavy op"  # a cause of advice, with its name
 FAR: Final = 4  # times as long as the longest usual pause, or as a launch
 ASIDE: Final = "aside"  # a cause of advice: a range that no gradient needs, with its name
 _PAUSE: Final = f"^(?:{PYTHON}|{GAP_NAME})$"
+_NO_PAUSE: Final = rf"^(?!{_PAUSE[1:]}|{STEP_MARK.pattern[:-2]}(?:{re.escape(PART)})*$)"  # a mark's own time is one
 _MOST: Final = 0.9  # of usual pauses; of a difference, in so few names that these are its cause
 _FEW: Final = 3
 _ONCE: Final = 0.8  # of all, in one pause
@@ -46,6 +49,12 @@ _SHARED: Final = (
 _TRYING: Final = (
     "torch.backends.cudnn.benchmark = False, or fewer different sizes of input: with it cuDNN tries its algorithms "
     "whenever a size is new"
+)
+_COMPILING: Final = re.compile(r"^entire_(?:frame|backward)_compile$|\(dynamo_timed\)$")
+_COMPILING_PATH: Final = r"(?:^|/)(?:entire_(?:frame|backward)_compile|[^/]*\(dynamo_timed\))(?:/|$)"
+_COMPILE: Final = (
+    "run each size of input before the steps that count; dynamic=True of torch.compile, or "
+    "torch._dynamo.mark_dynamic, where sizes change; TORCH_LOGS=recompiles names what made it compile again"
 )
 _BALANCE: Final = (
     "equal work for all ranks in each step: experts that get as many tokens (a loss that balances them, a capacity), "
@@ -187,8 +196,11 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
         slower = quick_ns > 0
         own_ns, quick_ns = (run.work.cost_ns - run.work.fixed_ns)[slower], quick_ns[slower]
         moving = _moves(run.work, selection, slower, own_ns - quick_ns)
-        yield from _uneven_kernels(own_ns, quick_ns, steps, run.tools, moving=moving)
         more_ns = int((own_ns - quick_ns).sum())
+        if not moving and 2 * (own_ns - quick_ns)[_resized(run)[slower]].sum() > more_ns:
+            yield _larger(more_ns, f"{steps.first}-{steps.last}", "uneven_kernels")
+        else:
+            yield from _uneven_kernels(own_ns, quick_ns, steps, run.tools, moving=moving)
         yield from _uneven_steps(run, Steps(numbers[0][1], numbers[0][-1]), more_ns)
 
 
@@ -251,28 +263,39 @@ def why_uneven(own_ns: I64, quick_ns: I64, tools: Tools) -> tuple[str, str, str]
 
 
 def _uneven_steps(run: Outputs, steps: Steps, in_kernels_ns: int) -> Iterator[Candidate]:
-    """Return what the host does in some steps, where that takes it more than ``in_kernels_ns``, which kernels do."""
+    """Return what the host does in some steps, where that takes it more than ``in_kernels_ns``, which kernels do:
+    Python between ops apart from ops, where neither is nearly all of it."""
     work, selection = run.work, run.selection
     quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), [steps])
     more_ns = np.where(quick_ns == NOWHERE, 0, work.cost_ns - work.fixed_ns - quick_ns)
+    known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold, and compilations
+    known |= np.any([*(nodes for *_, nodes in ranges_aside(selection)), compiling(selection), known], axis=0)
+    whole_ns = int(more_ns.sum())
+    if whole_ns <= in_kernels_ns or 2 * more_ns[known].sum() > whole_ns or _waits_unseen(run, whole_ns):
+        return
+    pause = names_found(work, re.compile(_PAUSE))
+    mixed = (1 - _MOST) * whole_ns < more_ns[pause].sum() < _MOST * whole_ns
+    for nodes, pattern in ((pause, _PAUSE), (~pause, _NO_PAUSE)) if mixed else ((pause | ~pause, None),):
+        yield from _longer(run, steps, quick_ns, np.where(nodes, more_ns, 0), pattern)
+
+
+def _longer(run: Outputs, steps: Steps, quick_ns: I64, more_ns: I64, pattern: str | None) -> Iterator[Candidate]:
+    """Return what takes ``more_ns`` in some steps than in the quicker ones, among nodes of names that a pattern finds
+    (None: all)."""
+    work, which = run.work, f"{steps.first}-{steps.last}"
     family, names = work.names()
     of_name = np.bincount(family, more_ns, len(names))
-    name, which = names[int(of_name.argmax())], f"{steps.first}-{steps.last}"
+    name, whole_ns = names[int(of_name.argmax())], int(more_ns.sum())
     python = name in (PYTHON, GAP_NAME)
     what, spent_ns = PYTHON if python else shortened(name), int(of_name.max())
-    same = 2 * more_ns[quick_ns > 0].sum() > more_ns.sum()  # the quicker steps have it, too
-    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else _SHARED if same else _SELDOM
-    if same and 2 * spent_ns < more_ns.sum():
-        what, spent_ns, todo = "the same host work", int(more_ns.sum()), _SHARED
-    every = _period(selection, (more_ns > 0) & (family == of_name.argmax()))
-    known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold
-    known |= np.any([nodes for *_, nodes in ranges_aside(selection)] or [known], axis=0)
-    if (
-        more_ns.sum() <= in_kernels_ns
-        or 2 * more_ns[known].sum() > more_ns.sum()
-        or _waits_unseen(run, int(more_ns.sum()))
-    ):
+    same = 2 * more_ns[quick_ns > 0].sum() > whole_ns  # the quicker steps have it, too
+    if same and 2 * more_ns[_resized(run)].sum() > whole_ns:
+        yield _larger(whole_ns, which, "uneven_steps")
         return
+    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else _SHARED if same else _SELDOM
+    if same and 2 * spent_ns < whole_ns:
+        what, spent_ns, todo = "the same host work", whole_ns, _SHARED
+    every = _period(run.selection, (more_ns > 0) & (family == of_name.argmax()))
     yield Candidate(
         Advice(
             kind="uneven_steps",
@@ -281,9 +304,62 @@ def _uneven_steps(run: Outputs, steps: Steps, in_kernels_ns: int) -> Iterator[Ca
             todo=todo,
             supposed="if each step took what the quicker ones take, without what these do not have",
         ),
-        Changes((TimeChange(step=which, even_out=True),)),
+        Changes((TimeChange(step=which, name=UserPattern(pattern, "advice") if pattern else None, even_out=True),)),
         PYTHON if python else f"{HEAVY} {name}",
     )
+
+
+def _resized(run: Outputs) -> Bool:
+    """Return which nodes belong to operations whose inputs have other sizes in other steps."""
+    out = np.zeros(len(run.work), np.bool_)
+    for (low, high), rank in zip(run.work.bounds, run.ranks, strict=True):
+        if rank in run.selection.operations:
+            some = [operation.resized for operation in run.operations[rank].operations]
+            out[low:high] = np.array([*some, False], np.bool_)[run.selection.operations[rank].of_node]
+    return out
+
+
+def _larger(more_ns: int, which: str, kind: Kind) -> Candidate:
+    advice = Advice(
+        kind=kind,
+        what="inputs are larger in some steps",
+        evidence=f"{ms(more_ns)} ms more in some of steps {which} than in the quicker ones, most of it in ops whose "
+        "inputs have other sizes there",
+        todo="compare steps by what they process, not by their time; batches of equal size, if only their order or "
+        "padding differs: sort samples by length, or pack them",
+        why_not="larger inputs are more work, and a step as short as the quicker ones does less of it",
+    )
+    return Candidate(advice, None)
+
+
+def compilations(run: Outputs) -> Iterator[Candidate]:
+    """Return what torch.compile takes in the recorded steps, as if it compiled nothing there."""
+    work, (of_node, paths) = run.work, run.selection.paths
+    nodes = compiling(run.selection)
+    spent_ns = int(work.cost_ns[nodes].sum())
+    if not spent_ns:
+        return
+    outermost = [[*map(bool, map(_COMPILING.search, names))] == [*[False] * (len(names) - 1), True] for names in paths]
+    times = int((np.array(outermost, np.bool_)[of_node] & ~work.is_part).sum())
+    steps = len(np.unique(run.selection.step[nodes] * len(work.ranks) + work.member[nodes]))
+    once = sum(map(len, run.selection.marks)) > 1 and steps == 1
+    yield Candidate(
+        Advice(
+            kind="compilation",
+            what="torch.compile compiles " + ("in one step" if once else "in the recorded steps"),
+            evidence=f"{ms(spent_ns)} ms in {counted(times, 'compilation')}, in {counted(steps, 'step')}",
+            todo=_COMPILE,
+            supposed="if nothing were compiled there",
+            why_not="it came in one step alone: record later ones" * once,
+        ),
+        None if once else Changes((TimeChange(path=UserPattern(_COMPILING_PATH, "advice"), remove=True),)),
+    )
+
+
+def compiling(selection: Selection) -> Bool:
+    """Return the nodes that are part of a compilation by torch.compile."""
+    of_node, paths = selection.paths
+    return np.array([any(map(_COMPILING.search, names)) for names in paths], np.bool_)[of_node]
 
 
 def stragglers(run: Outputs) -> Iterator[Candidate]:

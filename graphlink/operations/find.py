@@ -26,7 +26,7 @@ from graphlink.operations.records import (
 )
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.read.commnames import short_name
-from graphlink.steps import steps_of
+from graphlink.steps import Steps, steps_of
 from graphlink.tables import (
     codes,
     distinct,
@@ -104,7 +104,7 @@ def measured(
     length_ns = device.end_ns - device.start_ns
     columns = _times(found, graph, length_ns)
     use, cores = _tensor_cores(found, linked, comm, length_ns)
-    of_cores = tuples(*cores.values())
+    of_cores, steps = tuples(*cores.values()), steps_of(linked)
     every: dict[str, list[Any]] = {
         **{name: column.tolist() for name, column in columns.items()},
         "path": found.host.table.texts(found.path),
@@ -113,13 +113,13 @@ def measured(
         "tensor_cores": [TensorCores(**dict(zip(cores, values, strict=True))) for values in of_cores],
         "dtypes": _dtypes(found, linked, length_ns),
         **_shapes(found, linked),
+        "resized": _resized(found, linked, steps),
         "kernels": _kernels(found.of_device, linked, use, length_ns, count),
         "stack": _stacks(found, linked, length_ns),
     }
     operations = [Operation(**dict(zip(every, values, strict=True))) for values in zip(*every.values(), strict=True)]
     largest = attrgetter("device_ns", "host_ns", "device_ops")
     order = sorted(range(count), key=lambda k: (*map(neg, largest(operations[k])), operations[k].path))
-    steps = steps_of(linked)
     of_unknown = np.flatnonzero(use == Use.UNKNOWN)
     return Operations(
         rank=rank,
@@ -266,6 +266,26 @@ def _shapes(found: FoundOperations, linked: Linked) -> dict[str, list[Any]]:
         "shapes": first,
         "other_shapes": [len(shapes) - len(some) for shapes, some in zip(by_operation, first, strict=True)],
     }
+
+
+def _resized(found: FoundOperations, linked: Linked, steps: Steps) -> list[bool]:
+    """Return which operations have, in some steps, inputs of other sizes than in others with as many rows of theirs."""
+    text, texts = _recorded(linked, "input_shapes")
+    sized = np.array([bool(one.strip("[], ")) for one in texts], np.bool_)
+    start_ns, count = linked.trace.host.start_ns, len(steps.names)
+    step = np.searchsorted(steps.start_ns, start_ns, side="right") - 1
+    rows = np.flatnonzero(sized[text] & (found.of_row != NOWHERE) & (step >= 0))
+    rows = rows[start_ns[rows] < steps.end_ns[step[rows]]]
+    place = found.of_row[rows] * count + step[rows]
+    mixed = (text[rows] + 1) ** 2 * np.int64(0x9E3779B97F4A7C1)  # equal sums of it: the same sizes, as often
+    sizes, of_step = np.zeros(len(found.path) * count, np.int64), sums(len(found.path) * count, place, 1)
+    np.add.at(sizes, place, mixed)
+    some = np.flatnonzero(of_step)
+    different = np.unique(np.stack([some // max(count, 1), of_step[some], sizes[some]]), axis=1)
+    operation, with_rows = different[0], different[:2]
+    more = np.zeros(len(found.path), np.bool_)
+    more[operation[1:][(with_rows[:, 1:] == with_rows[:, :-1]).all(axis=0)]] = True
+    return more.tolist()
 
 
 def _kernels(

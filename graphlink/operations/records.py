@@ -111,6 +111,7 @@ class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):
     ]
     shapes: list[str]
     other_shapes: int
+    resized: Annotated[bool, figure(text="whether as many calls have inputs of other sizes in another step")] = False
     kernels: list[Kernel]
     stack: Annotated[list[str], figure("line", head="from")]
 

@@ -47,7 +47,7 @@ _MEASURED: Final = frozenset(
 )  # docs/fidelity.md, "Bands", as are the figures here
 _SELDOM: Final = {
     "network": "of 200 second runs with another bandwidth only about half were in the band of 90 %",
-    "even_out": "of 40 second runs of ranks evened out the steps of only 15 were in the band of 90 %",
+    "even_out": "no band: one of 90 % held the steps of only 15 of 40 second runs in which ranks were evened out",
 }
 _TOO_WIDE: Final = "steps differ, or time is unexplained, by as much as the run would take"
 BOUND: Final = "a bound, no prediction: nothing makes it take no time"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,28 +76,47 @@ def test_what_runs_behind_the_last_gradient_is_beside_the_training() -> None:
     ]
 
 
-def recorded(folder: Path, op_us: Callable[[int, int], int], pause_us: int, *, hidden: bool) -> Run:
-    """Link five steps of ten ops and then a pause; ``hidden``: another thread, that Kineto did not record, works in it."""
+def recorded(
+    folder: Path,
+    op_us: Callable[[int, int], int],
+    pause_us: Callable[[int], int],
+    *,
+    hidden: bool = False,
+    sizes: Sequence[int] = (1,) * 5,
+    compiles: Sequence[int] = (),
+) -> Run:
+    """Link five steps of ten ops and then a pause; ``hidden``: another thread, that Kineto did not record, works in it.
+
+    ``sizes`` of inputs by step; ``compiles``: steps in which an op is compiled for 5 ms.
+    """
     rows, nodes = list[dict[str, object]](), list[dict[str, object]]()
     at, rf_id = 0, 1
 
     def begin(name: str, cat: str, us: int) -> None:
         nonlocal rf_id
-        args = {"Record function id": rf_id, "External id": rf_id}
+        args = {"Record function id": rf_id, "External id": rf_id, "Input Dims": [[sizes[step], 8]]}
         rows.append({"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": 9, "ts": at, "dur": us, "args": args})
         nodes.append(node(name, rf_id, 1))
         rf_id += 1
 
     for step in range(5):
         ops_us = [op_us(step, k) for k in range(10)]
-        begin(f"ProfilerStep#{step}", "user_annotation", sum(ops_us) + 10 * 30 + pause_us + 50)
+        begin(
+            f"ProfilerStep#{step}",
+            "user_annotation",
+            sum(ops_us) + 10 * 30 + pause_us(step) + 50 + 5030 * (step in compiles),
+        )
+        if step in compiles:
+            begin("entire_frame_compile", "cpu_op", 5000)
+            begin("build_guards (dynamo_timed)", "cpu_op", 4000)
+            at += 5030
         for k, us in enumerate(ops_us):
             begin(("aten::mm", "aten::add", "aten::mul")[k % 3], "cpu_op", us)
             at += us + 30
         if hidden:
             nodes.append(node("aten::mm", rf_id, 2))
             rf_id += 1
-        at += pause_us
+        at += pause_us(step)
         begin("aten::sum", "cpu_op", 40)
         at += 60
     (folder / "kineto_0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
@@ -118,13 +137,42 @@ def node(name: str, rf_id: int, tid: int) -> dict[str, object]:
 def test_pauses_in_which_threads_ran_that_kineto_did_not_record_are_no_pythons(
     tmp_path: Path, hidden: bool, kinds: list[str]
 ) -> None:
-    run = recorded(tmp_path, lambda step, k: 100, 80_000, hidden=hidden)
+    run = recorded(tmp_path, lambda step, k: 100, lambda step: 80_000, hidden=hidden)
     assert [advice.kind for advice in run.advice().advice if advice.kind == "python_pause"] == kinds
 
 
 def test_ops_of_each_step_that_take_longer_in_some_are_not_to_come_less_often(tmp_path: Path) -> None:
     """A busy machine: now this op takes longer, now that one."""
-    run = recorded(tmp_path, lambda step, k: 400 if (step * 7 + k) % 4 == 0 else 100, 30, hidden=False)
+    run = recorded(tmp_path, lambda step, k: 400 if (step * 7 + k) % 4 == 0 else 100, lambda step: 30)
     (uneven,) = (advice for advice in run.advice().advice if advice.kind == "uneven_steps")
     assert uneven.what == "the same host work takes longer in some steps"
     assert "a machine that does nothing else" in uneven.todo and "less often" not in uneven.todo
+
+
+def test_larger_inputs_take_longer_and_nothing_is_lost(tmp_path: Path) -> None:
+    sizes = (1, 4, 2, 5, 1)
+    run = recorded(tmp_path, lambda step, k: 100 * sizes[step], lambda step: 30, sizes=sizes)
+    (larger,) = (advice for advice in run.advice().advice if advice.kind == "uneven_steps")
+    assert larger.what == "inputs are larger in some steps" and larger.gain_ns is None
+    assert run.advice().advice[0].kind == "heaviest_work"
+
+
+def test_python_and_ops_that_take_longer_in_some_steps_are_told_apart(tmp_path: Path) -> None:
+    """A pause in every second step beside a busy machine: neither gains what the other takes."""
+    run = recorded(
+        tmp_path, lambda step, k: 400 if (step * 7 + k) % 4 == 0 else 100, lambda step: 1500 if step % 2 else 30
+    )
+    told = {advice.kind: advice.gain_ns or 0 for advice in run.advice().advice}
+    assert abs(told["python_pause"] - 2 * 1_470_000) < 200_000
+    assert told["uneven_steps"] in range(1_000_000, 3_300_000), "300 us each of at most 10 ops, without the pauses"
+
+
+@pytest.mark.parametrize(("steps", "gains"), [((1, 2, 4), True), ((3,), False)])
+def test_what_is_compiled_in_the_recorded_steps_is_no_work_of_them(
+    tmp_path: Path, steps: tuple[int, ...], gains: bool
+) -> None:
+    run = recorded(tmp_path, lambda step, k: 100, lambda step: 30, compiles=steps)
+    (told,) = (advice for advice in run.advice().advice if advice.kind == "compilation")
+    assert f"in {len(steps)} compilation" in told.evidence
+    assert told.gain_ns == (len(steps) * 5_000_000 if gains else None)
+    assert not [advice for advice in run.advice().advice if advice.kind == "uneven_steps"]
