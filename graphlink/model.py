@@ -391,6 +391,7 @@ class HostMatch(Short):
     only_et: dict[str, int]
     warnings: tuple[str, ...]
     misfits: tuple[str, ...] = ()  # of the warnings those of names and threads of the ET that fit no row
+    raised: int = 0  # host rows of ops of which the ET has no node, as an exception ended them
 
 
 @dataclass(frozen=True, slots=True, repr=False)

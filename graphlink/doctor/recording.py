@@ -195,7 +195,9 @@ def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[F
     in_kineto, in_et = (
         {names.text[code] for code in np.unique(codes).tolist()} for codes in (names.kineto, names.et[et.rf_id > 0])
     )
-    if not in_et.isdisjoint(match.only_kineto):
+    if match.raised:
+        yield Finding("et-raised", match.raised / max(rows, 1), {"raised": match.raised, "rows": rows})
+    elif not in_et.isdisjoint(match.only_kineto):
         yield Finding("et-partial", 1 - matched / max(rows, 1), {"covered": matched, "rows": rows})
     beyond = sum(match.only_et.values())
     if not in_kineto.isdisjoint(match.only_et):

@@ -12,8 +12,9 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences
-from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Trace
+from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Trace
 from graphlink.patterns import fits
+from graphlink.records import counted
 from graphlink.tables import grouped, how_many, in_order, lookup, marked, nowhere, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
@@ -52,13 +53,22 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
         warnings += notes
     misfits = tuple(warnings)
     only_kineto, only_et = pairs == NOWHERE, ~marked(len(et.id), pairs[pairs != NOWHERE]) & (et.rf_id > 0)
-    warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0)
+    raised = (
+        0 if misfits or method != "rf_id" else _raised(trace.host, only_kineto & names.present(names.et)[names.kineto])
+    )
+    warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0, raised)
     found = differences(trace, et)
     warnings += (
         [f"ET and Kineto trace agree in names but not in {', '.join(found)}: two runs of one program?"] if found else []
     )
     return HostMatch(
-        method, pairs, names.count(names.kineto[only_kineto]), names.count(names.et[only_et]), tuple(warnings), misfits
+        method,
+        pairs,
+        names.count(names.kineto[only_kineto]),
+        names.count(names.et[only_et]),
+        tuple(warnings),
+        misfits,
+        raised,
     )
 
 
@@ -93,13 +103,29 @@ def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32,
     )
 
 
-def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool) -> list[str]:
+def _raised(host: HostRows, lacking: Bool) -> int:
+    """Return how many rows are ``lacking`` where all of them may be ops that an exception ended, each alone or inside
+    the one before, else 0. PyTorch's observer writes no node of such; of an iteration that the ET lacks ops are missing
+    one behind the other.
+    """
+    order = np.lexsort((-host.end_ns, host.start_ns, host.tid))
+    begin_ns, end_ns, tid, out = (column[order] for column in (host.start_ns, host.end_ns, host.tid, lacking))
+    both = out[1:] & out[:-1] & (tid[1:] == tid[:-1])
+    return how_many(lacking) if (begin_ns[1:] < end_ns[:-1])[both].all() else 0
+
+
+def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool, raised: int) -> list[str]:
     """Warn where a side lacks rows of names that it does have elsewhere: it covers fewer iterations, or a shorter
-    window.
+    window; or an exception ended them.
     """
     in_kineto, in_et = names.present(names.kineto), names.present(names.et[is_node])
     notes = []
-    if (only_kineto & in_et[names.kineto]).any():
+    if raised:
+        notes.append(
+            f"{counted(raised, 'host row')} between others are not in the ET: PyTorch writes no node of an op that an "
+            "exception ended, such as the last one that activation checkpointing runs again"
+        )
+    elif (only_kineto & in_et[names.kineto]).any():
         rows = len(only_kineto)
         notes.append(
             f"the ET covers {rows - np.count_nonzero(only_kineto)} of {rows} Kineto host rows: fewer iterations or a "

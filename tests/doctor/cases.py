@@ -205,6 +205,10 @@ def _renamed(document: Document) -> None:
     next(node for node in document["nodes"] if node["name"] == "aten::mm")["name"] = "aten::other"
 
 
+def _without_one(document: Document) -> None:
+    document["nodes"].remove(next(node for node in document["nodes"] if node["name"] == "aten::mm"))
+
+
 def _other_run(document: Document) -> None:
     for node in document["nodes"]:
         if node["name"].startswith("aten::"):
@@ -316,6 +320,7 @@ CASES = (
     Case("ET of one step", {"et-partial", "no-seq"}, {"et": _one_step}),
     Case("ET of more", {"et-beyond-window"}, {"et": _one_more}),
     Case("an op of another name", {"et-partial", "et-names-differ"}, {"et": _renamed}),
+    Case("an op that raised", {"et-raised"}, {"et": _without_one}),
     Case("another run", {"et-of-other-run", "no-shapes", "no-seq"}, {"et": _other_run}),
     Case("a damaged node", {"et-broken-rows"}, {"et": _idless_node}),
     Case("one rank of two", {"missing-ranks"}, {"ranks": (0,)}),

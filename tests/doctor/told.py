@@ -42,6 +42,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"ET and Kineto trace differ on a process group", {"et-differs"}),
     (r"ET and Kineto trace agree in names but not in", {"et-differs"}),
     (r"the ET covers .* Kineto host rows", {"et-partial"}),
+    (r"not in the ET: PyTorch writes no node", {"et-raised"}),
     (r"ET nodes are not in the Kineto trace's window", {"et-beyond-window"}),
     (r"share their id with an ET node of another name|^ET thread", {"et-names-differ"}),
     (r"the members of process group .* are not recorded", {"groups-assumed"}),

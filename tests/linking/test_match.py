@@ -110,6 +110,26 @@ def test_an_et_of_one_iteration_goes_where_the_sequence_numbers_agree() -> None:
     assert match.warnings == ("the ET covers 3 of 15 Kineto host rows: fewer iterations or a shorter window",)
 
 
+@pytest.mark.parametrize(
+    ("missing", "note"),
+    [
+        (
+            {3, 4},
+            "2 host rows between others are not in the ET: PyTorch writes no node of an op that an exception ended",
+        ),
+        ({3, 4, 7}, "3 host rows between others"),  # of two ops
+        ({3, 4, 5}, "the ET covers 5 of 8 Kineto host rows: fewer iterations or a shorter window"),
+    ],
+)
+def test_ops_that_an_exception_ended_have_no_node_in_the_et(missing: set[int], note: str) -> None:
+    spans = [(0, 5), (1, 4), (10, 15), (20, 25), (21, 24), (30, 35), (40, 45), (50, 55)]
+    rows = [Host("ab"[i in (1, 4)], *span, rf_id=i + 1, order=i) for i, span in enumerate(spans)]
+    trace = build_trace(rows)
+    et = build_et([Node("ab"[i in (1, 4)], i + 1) for i in range(8) if i not in missing])
+    (warning,) = match_hosts(trace, et).warnings
+    assert warning.startswith(note)
+
+
 def test_an_et_that_fits_in_several_places_says_so() -> None:
     step = [f"op{i}" for i in range(20)]
     trace = build_trace(hosts(step * 2))
