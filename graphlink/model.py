@@ -43,8 +43,8 @@ EMPTY: Final[I64] = np.zeros(0, np.int64)
 class Comm(msgspec.Struct, frozen=True):
     """One communication call, as recorded (element counts, not bytes).
 
-    ``ranks`` are global ranks; None where the recording does not list them. ``seq`` is PyTorch's sequence number of the
-    group.
+    ``ranks`` are global ranks; None where the recording does not list them. ``rank``, ``src_rank`` and ``dst_rank`` are
+    ranks of the group. ``seq`` is PyTorch's sequence number of the group.
     """
 
     name: str  # allreduce, all_to_allv, send, wait, ...: lower case as recorded

@@ -304,8 +304,16 @@ COMM_FIELDS: Final = attrgetter(  # of ``Args``, what ``comm_of`` is made of
 def comm_of(a: Args) -> Comm:
     """Return the collective that ``args`` describe. Ranks cut with "..." are taken from start and stride where those
     are recorded.
+
+    PyTorch names the other side of a send or receive twice: as ``Rank`` in the group, and in the run.
     """
     size = count_or_none(a.group_size)
+    ranks = rank_list(a.group_ranks) or spread_ranks(a.rank_start, a.rank_stride, size)
+    rank, ends = to_int_or_none(a.rank), [to_int_or_none(end) for end in (a.src_rank, a.dst_rank)]
+    if ranks:
+        ends = [ranks.index(end) if end in ranks else end for end in ends]
+    elif None in ends and rank is not None:
+        ends = [end if end is None else rank for end in ends]
     return Comm(
         name=str(a.collective).lower(),
         dtype=str(a.dtype or ""),
@@ -315,11 +323,11 @@ def comm_of(a: Args) -> Comm:
         out_split=int_list(a.out_split),
         pg_name=text_or_none(a.group),
         pg_desc=text_or_none(a.group_desc),
-        ranks=rank_list(a.group_ranks) or spread_ranks(a.rank_start, a.rank_stride, size),
+        ranks=ranks,
         group_size=size,
-        rank=to_int_or_none(a.rank),
-        src_rank=to_int_or_none(a.src_rank),
-        dst_rank=to_int_or_none(a.dst_rank),
+        rank=rank,
+        src_rank=ends[0],
+        dst_rank=ends[1],
         seq=to_int_or_none(a.seq),
     )
 

@@ -208,6 +208,23 @@ def test_comm_of_2026_and_unhashable_fields(read):
 
 
 @pytest.mark.parametrize(
+    ("recorded", "other"),
+    [
+        ({"Process Group Ranks": "[4, 6]", "Rank": 1, "Dst Rank": "6"}, 1),
+        ({"Process Group Ranks": "[1, 2, 3]", "Group size": 3, "Rank": 1, "Dst Rank": "2"}, 1),
+        ({"Process Group Ranks": "[4, 6, ...]", "Rank": 1, "Dst Rank": "6"}, 1),
+        ({"Process Group Ranks": "[4, 6]", "Dst Rank": 6}, 1),
+        ({"Process Group Ranks": "[4, 6]", "Dst Rank": 1}, 1),  # no rank of the run is that
+        ({"Process Group Ranks": "[4, 6]", "Rank": 1}, None),
+    ],
+)
+def test_the_other_side_of_a_send_is_recorded_as_a_rank_of_the_run(read, recorded, other):
+    """torch/csrc/profiler/util.cpp: ``Dst Rank`` is what stands in the group's ranks at ``Rank``."""
+    trace = read(row("cpu_op", "record_param_comms", 1, 1, **COLLECTIVE | {"Collective name": "send"} | recorded))
+    assert (trace.host.comm.comms[0].dst_rank, trace.host.comm.comms[0].src_rank) == (other, None)
+
+
+@pytest.mark.parametrize(
     ("name", "inputs", "found"),
     [
         ("c10d::send", ["", "", "2", "5"], ("send", None, 2, 5)),

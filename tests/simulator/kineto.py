@@ -171,8 +171,9 @@ class _Writer:
         args |= {"Process Group Name": group.name, "Process Group Description": group.desc}
         if on_op:
             args |= {"Global rank start": group.ranks[0], "Global rank stride": group.stride}
-        if comm.src_rank is not None or comm.dst_rank is not None:
-            args |= {"Src Rank": comm.src_rank, "Dst Rank": comm.dst_rank, "Rank": program.rank}
+        key, other = ("Dst Rank", comm.dst_rank) if comm.name == "send" else ("Src Rank", comm.src_rank)
+        if other is not None:
+            args |= {key: group.ranks[other], "Rank": other}
         args |= seq
         if self.dialect.event_rows:
             args |= {"Comms Id": ((int(group.name or 0) + 1) * 1_000_003 + comm.seq) % (1 << 63)}
