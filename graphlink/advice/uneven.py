@@ -179,8 +179,9 @@ def _period(selection: Selection, nodes: Bool) -> str:
 
 def _waits_unseen(run: Outputs, ns: int) -> bool:
     """Tell whether what looks like work or a pause, in all ``ns`` long, may be a wait: for messages of other ranks over
-    gloo, or as nothing explains most of it."""
-    work, stood = run.work, [one.standstill.threads for one in ranks_of(run) if hasattr(one, "standstill")]
+    gloo, or as nothing explains most of it, or of the calls that waited."""
+    work, ranks = run.work, [one.standstill for one in ranks_of(run) if hasattr(one, "standstill")]
+    stood = [part for one in ranks for part in (one.threads, one.calls)]
     over_gloo = (work.work == Work.COMM) & (work.column("device") < 0)
     return bool(over_gloo.any()) or 2 * sum(part.ns - part.explained_ns for part in stood) > ns
 

@@ -242,7 +242,8 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
     for something that the recording does not show. Where there are none it is 14 us, the most that such calls usually
     take: so it shows on machines that wake up slowly. 0 for copies, which never find their own work done, and never
     below 0. Not ``shown`` is what else a call waited for, where it took 50 us more than twice as long as calls of its
-    name usually do in the recording, or 300 us where few show that: that is no waking. Cost: O(calls) for each name.
+    name usually do in the recording, or 300 us where few show that, or they usually take longer: that is no waking.
+    Cost: O(calls) for each name.
     """
     calls = linked.trace.calls
     blocked: Bool = wait_ns > calls.start_ns
@@ -255,7 +256,8 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
         waited, found = mine & sync & blocked, mine & free
         free_ns = int(np.median(took_ns[found])) if found.any() else FREE_NS
         out[waited] = np.maximum(calls.end_ns[waited] - wait_ns[waited] - free_ns, 0)
-        enough = np.count_nonzero(waited) >= FEWEST
-        most_ns = 2 * int(np.median(out[waited])) + NEAR_NS if enough else MOST_RETURN_NS
+        usual_ns = int(np.median(out[waited]))  # no machine wakes up later than that, so all of them waited on
+        enough = np.count_nonzero(waited) >= FEWEST and usual_ns <= MOST_RETURN_NS
+        most_ns = 2 * usual_ns + NEAR_NS if enough else MOST_RETURN_NS
         shown[waited] = out[waited] <= most_ns
     return np.where(shown, out, 0), shown

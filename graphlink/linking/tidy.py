@@ -32,6 +32,7 @@ _SAID: Final = {
 }
 _OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
 _OF_CALLS: Final = ("end_ns", "tid", "name", "correlation")
+_OF_SYNCS: Final = ("end_ns", "kind", "device", "stream", "correlation", "record", "event")
 _OF_DEVICE: Final = ("end_ns", "device", "stream", "name", "graph_node")  # the call of one of them may not be told
 
 
@@ -40,13 +41,14 @@ def tidy(trace: Trace) -> Trace:
 
     A row counts once if all that is recorded of it is there twice, and a call inside a call of its number is that call.
     """
-    host, calls, device = trace.host, trace.calls, trace.device
+    host, calls, device, syncs = trace.host, trace.calls, trace.device, trace.syncs
     sure = (host.rf_id > 0) | (rounding_ns(trace) == 0)
     several = fits(GRAPH_LAUNCH, trace.strings)[calls.name]  # calls that many device ops have
     alone = np.isin(device.correlation, calls.correlation[~several & (calls.correlation > 0)])
     twice = {
         "host": (_twice(host, _OF_HOST, trace) & sure) | _twice(host, (*_OF_HOST, "order"), trace, least_ns=0),
         "calls": _twice(calls, _OF_CALLS, trace),
+        "syncs": _twice(syncs, _OF_SYNCS, trace, least_ns=0) & (syncs.correlation > 0),
         "device": _twice(device, _OF_DEVICE, trace)
         | (_twice(device, (*_OF_DEVICE, "correlation"), trace, least_ns=0) & alone),
     }

@@ -141,6 +141,24 @@ def test_pauses_in_which_threads_ran_that_kineto_did_not_record_are_no_pythons(
     assert [advice.kind for advice in run.advice().advice if advice.kind == "python_pause"] == kinds
 
 
+def test_what_calls_wait_for_unseen_is_no_pause_and_no_gain(tmp_path: Path) -> None:
+    """Five times a call returns 4.7 ms after the last kernel that was recorded of its stream."""
+    rows: list[dict[str, object]] = []
+    for k in range(5):
+        for cat, name, tid, ts, dur in (
+            ("cpu_op", "aten::mm", 9, 0, 40), ("cuda_runtime", "cudaLaunchKernel", 9, 10, 8), ("kernel", "k", 7, 30, 300),
+            ("cuda_runtime", "cudaStreamSynchronize", 9, 45, 4985), ("cpu_op", "aten::sum", 9, 5040, 20),
+        ):  # fmt: skip
+            args = {"correlation": 2 * k + 1 + ("Sync" in name), "External id": 1, "stream": 7, "device": 0}
+            place = {"pid": 0 if cat == "kernel" else 9, "tid": tid, "ts": 6_000 * k + ts, "dur": dur}
+            rows.append({"ph": "X", "cat": cat, "name": name} | place | ({} if cat == "cpu_op" else {"args": args}))
+    (tmp_path / "kineto_0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
+    run = graphlink.link(tmp_path, out=tmp_path / "out")
+    gains = {advice.kind: advice.gain_pct for advice in run.advice().advice}
+    assert "python_pause" not in gains
+    assert (gains["blocking_sync"] or 0) < 7
+
+
 def test_ops_of_each_step_that_take_longer_in_some_are_not_to_come_less_often(tmp_path: Path) -> None:
     """A busy machine: now this op takes longer, now that one."""
     run = recorded(tmp_path, lambda step, k: 400 if (step * 7 + k) % 4 == 0 else 100, lambda step: 30)

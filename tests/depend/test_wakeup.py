@@ -84,21 +84,27 @@ def test_a_machine_that_wakes_up_quickly_shows_what_is_no_waking(late_us: int, w
     assert dict(of(graph_of(trace))).get(6_080.0) == (late_us - 4 if wakes else None)
 
 
+@pytest.mark.parametrize("times", [1, 6])
 @pytest.mark.parametrize(("returned", "gap_us"), [(380, 0), (500, 420), (5000, 4920)])
-def test_what_takes_longer_than_any_waking_waited_for_something_else(returned: float, gap_us: float) -> None:
+def test_what_takes_longer_than_any_waking_waited_for_something_else(
+    returned: float, gap_us: float, times: int
+) -> None:
+    """However often: a graph whose loop is not recorded keeps each call waiting as long."""
+    begun = [7_000 * k for k in range(times)]
+    waits = [Call(STREAM, at + 20, at + returned, 100 + at) for at in begun]
     trace = build_trace(
-        host=[Host("op", 0, 6000), Host("next", 6000, 6010)],
-        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call(STREAM, 20, returned, 2)],
-        device=[Device("k", 15, 80, 1)],
-        syncs=[Sync(SyncKind.STREAM, 20, returned, 2, stream=7)],
+        host=[Host("op", at + after, at + end) for at in begun for after, end in ((0, 6_000), (6_000, 6_010))],
+        calls=[*(Call("cudaLaunchKernel", at + 2, at + 10, 1 + at) for at in begun), *waits],
+        device=[Device("k", at + 15, at + 80, 1 + at) for at in begun],
+        syncs=[Sync(SyncKind.STREAM, c.start, c.end, c.correlation, stream=7) for c in waits],
     )
     linked = link(trace, None, match_hosts(trace, None))
     made = build(linked, communication(linked))
-    gaps = made.graph.kind == NodeKind.HOST_GAP
-    assert made.graph.duration_ns[gaps].sum() == gap_us * 1000
+    behind = (made.graph.kind == NodeKind.HOST_GAP) & (made.graph.start_ns % 7_000_000 == 80_000)
+    assert made.graph.duration_ns[behind].sum() == times * gap_us * 1000
     assert (made.graph.wake_ns > 0).any() == (gap_us == 0)
-    assert made.untold.calls_ns == gap_us * 1000
-    assert any(f"waited {gap_us:.1f} us for something" in text for text in made.warnings) == (gap_us > 0)
+    assert made.untold.calls_ns == times * gap_us * 1000
+    assert any(f"waited {times * gap_us:.1f} us for something" in text for text in made.warnings) == (gap_us > 0)
 
 
 def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ def test_rows_that_are_there_twice_count_once() -> None:
     assert any("3 rows there twice" in text for text in trace.warnings)
 
 
+def test_synchronisation_rows_that_are_there_twice_count_once() -> None:
+    calls = [Call("cudaStreamSynchronize", 2, 20, 2), Call("cudaStreamSynchronize", 2, 20, 3, tid=2)]
+    row = Sync(SyncKind.STREAM, 3, 20, 2, stream=7)
+    trace = tidy(build_trace([], calls, [Device("k", 4, 18, 1)], [row, row, row._replace(correlation=3)]))
+    assert trace.syncs.correlation.tolist() == [2, 3]
+    assert trace.mended == {"rows-twice": 1}
+
+
 def test_rows_that_rounding_made_equal_stay() -> None:
     """Kernels of a graph share its call's number, and several may begin in one us."""
     op = Device("k", 10, 11, 1)
