@@ -101,7 +101,8 @@ def _moved(trace: Trace, by_ns: I64) -> tuple[Trace, I64]:
 def _far_off(trace: Trace, call: I32) -> I64:
     """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate.
 
-    Devices that agree, and those of which little shows it and whose rows allow it, have one clock.
+    Devices that agree, and those of which little shows it and whose rows allow it, have one clock. Where none shows it
+    alone, all together may.
     """
     device, waits = trace.device, waits_of(trace, call)
     allowed: dict[int, tuple[int, int]] = {}
@@ -109,6 +110,7 @@ def _far_off(trace: Trace, call: I32) -> I64:
     before = preceding(device.start_ns, device.device, device.stream)
     alone_ns = np.where(before == NOWHERE, _EVER, device.start_ns - device.end_ns[before])
     off_ns: dict[int, int | None] = {}
+    shown: list[tuple[I64, I64, I64]] = []
     out = np.zeros(len(call), np.int64)
     for number in np.unique(device.device).tolist():
         row = _in_order(trace, (number,))
@@ -122,10 +124,13 @@ def _far_off(trace: Trace, call: I32) -> I64:
         rate = slope(begun_ns[row_of], lag_ns, alone_ns[row_of] >= NEAR_NS, at_ns, ahead_ns)
         out[row] = np.round(rate * begun_ns[row] / trace.resolution_ns).astype(np.int64) * trace.resolution_ns
         lag_ns, ahead_ns = lag_ns - out[row_of], ahead_ns - out[waits.op[over]]
-        off_ns[number] = roughly_ns(lag_ns, lag_ns[idle], ahead_ns)
+        shown.append((lag_ns, lag_ns[idle], ahead_ns))
+        off_ns[number] = roughly_ns(*shown[-1])
         allowed[number] = int(ahead_ns.max(initial=_NEVER)) - NOISE_NS, int(lag_ns.min(initial=_EVER)) + NOISE_NS
     told = [ns for ns in off_ns.values() if ns is not None]
     usual = int(np.median(told)) if told and max(told) - min(told) <= NEAR_NS else 0
+    if not told and len(shown) > 1:
+        usual = roughly_ns(*map(np.concatenate, zip(*shown, strict=True))) or 0
     for number, ns in off_ns.items():
         low, high = allowed[number]
         by_ns = usual if usual and (ns is not None or low <= usual <= high) else ns or 0

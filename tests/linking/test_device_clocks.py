@@ -119,6 +119,17 @@ def test_the_one_op_that_found_its_stream_idle_and_the_wait_for_the_last_tell_a_
     assert max(abs(ns - 1000 * moved) for ns in clock_of(trace).offset_ns) <= 10_000
 
 
+@pytest.mark.parametrize("moved", [-2000, 0, 2000])
+def test_devices_show_a_clock_together_that_none_shows_alone(moved: float) -> None:
+    """Three launches on an idle stream each, and no wait that names its device."""
+    calls = [Call("cudaLaunchKernel", 200 * k, 200 * k + 4, k + 1) for k in range(6)]
+    starts = [200 * k + 5 + moved for k in range(6)]
+    ops = [Device("k", start, start + 9, k + 1, device=k % 2) for k, start in enumerate(starts)]
+    trace = on_host_clock(build_trace(calls=calls, device=ops))
+    assert trace.clocks is not None
+    assert np.abs(np.array([clock.offset_ns for clock in trace.clocks.devices]) - 1000 * moved).max() <= 10_000
+
+
 def test_an_op_that_begins_early_alone_moves_no_clock() -> None:
     """The wait returned in time: what began 150 us before its call is damaged, or of another call."""
     calls, ops = launches(10)
