@@ -28,7 +28,8 @@ STARTS_EARLY = "starts before its launch call"
 
 # reasons of ``Trace.left_out`` for rows that are damaged; the others are rows that no graph needs
 BROKEN = frozenset({
-    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "host row without thread number",
+    "unreadable", "not a span (ph is not X)", "dur < 0 taken as 0", "no dur taken as 0",
+    "host row without thread number",
     "call without thread number", "device row without stream", "device row without device",
     "cuda_sync of unknown kind", "cuda_event without stream", "end before start taken as no length",
     "event record without stream, process or call", "synchronisation row of unknown kind",

@@ -289,11 +289,10 @@ class KinetoRows:
         """Return the start and end of ``rows``, ns without base."""
         both_us = np.array([[row.ts for row in rows], [row.dur for row in rows]], np.float64)
         us, spans = both_us
-        spans[np.isnan(spans)] = 0.0  # null
-        negative = (spans < 0) | (spans >= _UNSIGNED_US)
-        if negative.any():
-            self.left_out["dur < 0 taken as 0"] += int(negative.sum())
-            spans[negative] = 0.0
+        absent, negative = np.isnan(spans), (spans < 0) | (spans >= _UNSIGNED_US)
+        self.left_out["no dur taken as 0"] += int(absent.sum())
+        self.left_out["dur < 0 taken as 0"] += int(negative.sum())
+        spans[absent | negative] = 0.0
         start, length = ns_of_us(both_us)
         wrong = (start == MISSING) | (length == MISSING) | (np.abs(start + length) >= MAX_NS)
         if wrong.any():
@@ -426,9 +425,10 @@ class KinetoRows:
         if not self.has_graphs and not self.flows:
             return
         rows = [row for row in rows if self.flows or (type(row.id) is int and (row.ph == "f" or row.id >= NODE_FLOWS))]
+        rows, ident = self._with_number(rows, ints([row.id for row in rows]), "launch flow without id")
         self.parts[LAUNCHED].add(
             ns=ns_of_us([row.ts for row in rows]),
-            ident=ints([row.id for row in rows]),
+            ident=ident,
             pid=ints([row.pid for row in rows]),
             tid=ints([row.tid for row in rows]),
             end=np.array([row.ph == "f" for row in rows], np.bool_),

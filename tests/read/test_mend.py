@@ -77,6 +77,27 @@ def test_a_flow_without_a_begin_begins_at_the_call_that_has_an_end_of_it(tmp_pat
     assert calls_of_ops(read(tmp_path, content)) == [0, 0, 1]
 
 
+@pytest.mark.parametrize("number", [lambda k: 2**64 + k, lambda k: f"{k}.0", lambda k: None])
+def test_flows_whose_number_cannot_be_read_tell_nothing(tmp_path: Path, number: Any) -> None:
+    """All ops wait for the first: of flows of one number each would begin at the last call."""
+    content = without(document(), "correlation")
+    for row in content["traceEvents"]:
+        if row["ph"] in "sf":
+            row["id"] = number(row["id"])
+        if row["cat"] == "kernel" or row["ph"] == "f":
+            row["ts"] += 1000
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(6))
+    assert "External id 6" in trace.warnings[0]
+
+
+@pytest.mark.parametrize("length", ["NaN", "null", "Infinity"])
+def test_a_row_without_a_length_takes_none_and_is_counted(tmp_path: Path, length: str) -> None:
+    trace = read(tmp_path, json.dumps(document()).replace('"dur": 60', f'"dur": {length}', 1))
+    assert sorted((trace.host.end_ns - trace.host.start_ns).tolist()) == [0] + 5 * [60_000]
+    assert trace.left_out["no dur taken as 0"] == 1
+
+
 def test_flows_begin_in_calls_that_launch_not_in_those_that_begin_with_them(tmp_path: Path) -> None:
     """In whole us a call that only sets something begins with the launch, and takes 0 us."""
     content = without(document(), "correlation", "External id")
