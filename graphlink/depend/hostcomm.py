@@ -14,13 +14,14 @@ from graphlink.depend.sleep import WAKING_NS, Sleeps, silences
 from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.linking.nest import ASKING, enclosing
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
 from graphlink.tables import MOST, begins, concat, distinct, in_order, marked, spread, sums, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
+USUAL: Final = 90  # per cent of the waits that a recording tells show how long threads take to go on
 LONG: Final = 4  # times a median: longer silence between ops with nothing pending is a wait, a longer send was held
 _WORKING: Final = re.compile("aten::.*", re.DOTALL)
 _VIEW: Final = "aten::as_strided"
@@ -153,8 +154,8 @@ def host_comm_waits(
     is not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost.
     """
     if not len(comm.host_row):
-        none = np.zeros(0, np.int64)
-        return HostCommWaits(none, Blocked(none.astype(np.int32), none, none), linked.trace.host.end_ns, NONE, slept)
+        blocked = Blocked(EMPTY.astype(np.int32), EMPTY, EMPTY)
+        return HostCommWaits(EMPTY, blocked, linked.trace.host.end_ns, NONE, slept)
     pending = _pending(linked, comm, begun, marks)
     strange = _strange(linked, comm, begun, el, marks.axis)
     silence = _silences(linked, el, marks, slept, np.append(pending.from_ns, strange.start_ns))
@@ -176,6 +177,8 @@ def host_comm_waits(
     )
     own, inside = _inside(pending, silence)
     row, span = np.append(row, own), np.append(span, inside)
+    beside, sending = _beside_sends(pending, silence, take(within, ~np.isin(within.pending, row)), np.append(at, span))
+    row, span = np.append(row, beside), np.append(span, sending)
     until_ns = silence.end_ns[span]
     before = _Stretches(
         marks.owner[marks.behind(until_ns, before=True)],
@@ -187,8 +190,7 @@ def host_comm_waits(
     found = concat(take(within, ~np.isin(within.pending, row) & ~np.isin(at, span)), before)
     left = ~np.isin(turn, found.pending) & ~np.isin(turn_ns, found.until_ns + found.after_ns)
     found = concat(found, _at_turns(marks, pending, silence.end_ns[of_turns], turn[left], turn_ns[left]))
-    waiting = (slept.shown == 0) & _waiting(marks.axis, slept, found)
-    if waiting.any():
+    if (waiting := _waiting(marks.axis, slept, found)).any():
         return host_comm_waits(linked, comm, begun, el, marks, take(slept, ~waiting))
     found = _awake(marks.axis, slept, found)
     pending.until_ns[found.pending] = np.minimum(pending.until_ns[found.pending], found.until_ns)
@@ -291,10 +293,14 @@ def _within(
     from_ns = np.maximum(pending.from_ns[last], marks.at_ns[mark[last]])
     asleep = pending.elsewhere[last] & (until_ns - from_ns >= ASLEEP_NS)
     after_ns = following[last] - until_ns
-    slow_ns = ASLEEP_NS if silence.waits.any() else WAKING_NS
+    told = _in_wait_range(linked, el, owner) | np.isin(following[last], reduced)
+    long = until_ns - from_ns >= ASLEEP_NS
+    shown_ns = after_ns[told & long]
+    shown_ns = np.percentile(shown_ns, USUAL, method="higher") if len(shown_ns) else ASLEEP_NS
+    slow_ns = np.clip(shown_ns, ASLEEP_NS, WAKING_NS) if silence.waits.any() else WAKING_NS
     soon = after_ns <= np.where(asleep, slow_ns, WAIT_END_NS)
-    soon &= (until_ns - from_ns >= ASLEEP_NS) | ~silence.waits.any()
-    soon |= _in_wait_range(linked, el, owner) | np.isin(following[last], reduced)
+    soon &= long | ~silence.waits.any()
+    soon |= told
     soon |= pending.returns[last] & ~silence.recorded.any()
     return take(_Stretches(owner, from_ns, until_ns, last, after_ns), soon)
 
@@ -360,9 +366,10 @@ def _at_turns(marks: EulerTour, pending: _Pending, silent_ns: I64, row: I64, unt
 
 
 def _waiting(axis: Axis, slept: Sleeps, waits: Blocked) -> Bool:
-    """Tell of each sleep whether its thread waited for communication meanwhile."""
+    """Tell of each sleep that only the other's activity tells whether its thread waited for communication meanwhile."""
     waited = joined(waits.from_ns, waits.until_ns)
-    return overlap_ns(waited, axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.release_ns)) > 0
+    ns = overlap_ns(waited, axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.release_ns))
+    return (slept.shown == 0) & (ns > 0)
 
 
 def _awake(axis: Axis, slept: Sleeps, waits: _Stretches) -> _Stretches:
@@ -383,6 +390,20 @@ def _inside(pending: _Pending, silence: _Silences) -> tuple[I64, I64]:
     row, last = row[last >= 0], last[last >= 0]
     held = (silence.start_ns[last] >= pending.from_ns[row]) & ~silence.waits[last]
     return row[held], last[held]
+
+
+def _beside_sends(pending: _Pending, silence: _Silences, within: _Stretches, taken: I64) -> tuple[I64, I64]:
+    """Return the receives that had come when they were waited for, and the recorded wait just before, none of those
+    ``taken``, which was for a send: who receives that sends this as it begins to receive, where both are asked for
+    together, as pipelines do.
+    """
+    came = pending.returns[within.pending] & (within.until_ns - within.from_ns < ASLEEP_NS)
+    row, from_ns = within.pending[came], within.from_ns[came]
+    last = np.searchsorted(silence.end_ns, from_ns, side="right") - 1
+    row, from_ns, last = row[last >= 0], from_ns[last >= 0], last[last >= 0]
+    before = silence.recorded[last] & (from_ns - silence.end_ns[last] <= ASLEEP_NS)
+    before &= (pending.from_ns[row] < silence.start_ns[last] + ASLEEP_NS) & ~np.isin(last, taken)
+    return row[before], last[before]
 
 
 def _unknown(pending: _Pending, strange: Spans, silence: _Silences, waits: Blocked) -> Spans:

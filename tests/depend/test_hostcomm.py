@@ -483,3 +483,41 @@ def test_a_recorded_wait_is_one_however_late_the_next_row_begins() -> None:
     assert waits(made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait, Host("after", 5200, 5300))) == [(100, 80)]
     done = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 15), wait._replace(start=200), Host("after", 5200, 5300))
     assert waits(done) == [], "the receive had ended before the wait began"
+
+
+@pytest.mark.parametrize(
+    ("came", "expected"),
+    [
+        (3_060, [(3_010, 2_980)]),
+        (5_000, [(5_000, 1_970)]),  # it came later: then the wait for the send was none for it
+    ],
+)
+def test_a_recorded_wait_for_a_send_beside_a_receive_is_one_for_the_receive_that_had_come_then(
+    came: float, expected: list[tuple[float, float]]
+) -> None:
+    """A pipeline that sends and receives waits for the send first: the other side takes it when it sends itself."""
+    build = made(
+        Host("c10d::send", 0, 10),
+        gloo("send", 5, 3_000),
+        Host("c10d::recv_", 12, 20),
+        gloo("recv", 15, came),
+        Host("graphlink::wait", 30, 3_010, annotation=True),
+        Host("graphlink::wait", 3_030, came + 5, annotation=True),
+        Host("after", came + 20, 9_000),
+    )
+    assert waits(build) == expected
+    assert any("pending" in text for text in build.warnings) == (came == 5_000)
+
+
+@pytest.mark.parametrize(("lag", "waited"), [(20, False), (500, True)])
+def test_how_long_threads_take_to_go_on_shows_in_the_waits_that_are_recorded(lag: float, waited: bool) -> None:
+    """Where many threads share few cores, it is more than 100 us: so it is where PyTorch waits in C++, too."""
+    rows = [Host("step", 0, 1, rf_id=1)]
+    for k in range(4):
+        at, rf = 10_000 * k, 3 * k + 2
+        rows.append(Host("c10d::allreduce_", at, at + 20, rf_id=rf))
+        rows.append(gloo("all_reduce", at + 10, at + 2_000, tid=8)._replace(rf_id=rf + 1))
+        if k < 3:
+            rows.append(Host("graphlink::wait", at + 30, at + 2_000 + lag, annotation=True, rf_id=rf + 2))
+    made_ = made(*rows, Host("after", 32_450, 33_000, rf_id=90))
+    assert [at for at, _ in waits(made_)] == [2_000, 12_000, 22_000, *([32_000] * waited)]
