@@ -149,8 +149,8 @@ def host_comm_waits(
     on: up to 50 us before (100 us of a thread that slept for as long, which has to wake up), or after, as both threads
     may share a core; then the wait ended with the silence (``_before``). Where the recording tells waits, a row that
     ended in silence shorter than 100 us did so by chance. Where neither is so, a row that ended up to 2 ms before its
-    thread went on was waited for, too (``depend.sleep``). A recorded ``WAIT_RANGE`` is a wait in any
-    case, and DDP waits before it goes on with a bucket. Of several rows that end in one stretch the last counts. A send
+    thread went on was waited for, too (``depend.sleep``). A recorded ``WAIT_RANGE`` is a wait, and DDP waits before it
+    goes on with a bucket. Of several rows that end in one stretch the last counts. A send
     is not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost.
     """
     if not len(comm.host_row):
@@ -369,7 +369,7 @@ def _waiting(axis: Axis, slept: Sleeps, waits: Blocked) -> Bool:
     """Tell of each sleep that only the other's activity tells whether its thread waited for communication meanwhile."""
     waited = joined(waits.from_ns, waits.until_ns)
     ns = overlap_ns(waited, axis.of(slept.tid, slept.from_ns), axis.of(slept.tid, slept.release_ns))
-    return (slept.shown == 0) & (ns > 0)
+    return np.asarray((slept.shown == 0) & (ns > 0))
 
 
 def _awake(axis: Axis, slept: Sleeps, waits: _Stretches) -> _Stretches:
