@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +15,11 @@ from graphlink import output_names
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs, ranks_of
-from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
+from graphlink.advice.records import ENOUGH_PCT, KINDS, LEAST_PCT, Advice, AdviceReport, Kind
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
+from graphlink.gpu.fact import main_cause, steps_stand
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
@@ -51,6 +52,22 @@ _PREFERRED: Final = 1.25  # times the gain: of a change that is named, or of a r
 _MUCH_PCT: Final = 5.0  # what can go as a whole stands before work that could be faster
 _LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
 _DIR: Final = re.compile(r"(?<= )DIR\b")
+_MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts")  # what may be the main fact without a gain
+_WITHOUT_GAIN: Final[Mapping[Kind, int]] = {"pipeline_bubble": 1, "once": 2}  # before others, in this order
+_IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer")
+_OF_CAUSES: Final[Mapping[str, tuple[Kind, ...]]] = {  # what advice is about a main fact
+    "compute_ns": ("heaviest_work", "tensor_cores", "small_kernels", "layout_conversions", "uneven_kernels"),
+    "exposed_comm_ns": ("exposed_communication", "straggler"),
+    "exposed_copy_ns": ("copies",),
+    "straggler_wait": ("straggler", "exposed_communication"),
+    "dependency_stall": ("exposed_communication", "straggler"),
+    "memory_management": ("allocator",),
+    "data_loading": ("data_loading",),
+    "host_blocked": ("blocking_sync",),
+    "start_delay": ("late_starts", "launch_bound"),
+    "host_work": _IN_HOST,
+    "python": _IN_HOST,
+}
 _NO_LINES: Final = (
     "no Python stacks were recorded: profile(with_stack=True) shows which functions wait, launch and compute"
 )
@@ -71,6 +88,17 @@ def advice_of(run: Run, files: Mapping[int, Path]) -> AdviceReport:
     return _advised(run.summary, run.folder, files, str(run.folder))[0]
 
 
+def main_advice(run: Run) -> AdviceReport:
+    """Return the advice about the main fact of a run alone, which takes few replays.
+
+    Raises:
+        InputError: a file of the run cannot be read.
+    """
+    files = {rank: run.folder / output_names.graph(run.summary.options.name, rank) for rank in run.ranks}
+    only = _OF_CAUSES.get(main_cause(run.summary.ranks), ())
+    return _advised(run.summary, run.folder, files, str(run.folder), only)[0]
+
+
 def change_of(folder: Path, files: Mapping[int, Path], number: int) -> Changes:
     """Return the change behind an advice, by its number in ``advice_of`` from 1, for the ranks of ``files``.
 
@@ -88,10 +116,12 @@ def change_of(folder: Path, files: Mapping[int, Path], number: int) -> Changes:
     return change
 
 
-def _advised(summary: Summary, folder: Path, files: Mapping[int, Path], name: str) -> Advised:
+def _advised(
+    summary: Summary, folder: Path, files: Mapping[int, Path], name: str, only: Collection[Kind] = KINDS
+) -> Advised:
     operations = {number: operation_records.load(folder / output_names.operations(number)) for number in files}
     outputs = Outputs(summary, tuple(files), workload(load(files)), operations)
-    return advised(outputs, load_groups(folder), name, whole=len(files) == len(summary.ranks))
+    return advised(outputs, load_groups(folder), name, whole=len(files) == len(summary.ranks), only=only)
 
 
 def of_page(reading: Reading) -> AdviceReport | None:
@@ -104,12 +134,12 @@ def of_page(reading: Reading) -> AdviceReport | None:
     return advised(outputs, reading.groups, str(reading.folder), whole=whole)[0]
 
 
-def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advised:
+def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool, only: Collection[Kind] = KINDS) -> Advised:
     """Return advice for a run, the largest gain first, and the change behind each; what gains nothing is left out. A
     replay for each candidate.
 
     ``groups`` is ``comm_group.json``; ``folder`` stands in commands; ``whole``: ``run`` has all ranks that the folder
-    has.
+    has; ``only``: kinds of advice.
     """
     machine = usual_machine(len(run.ranks))
     before = play(run.work, groups)
@@ -120,8 +150,10 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         folder,
         *([] if whole else [part for rank in run.ranks for part in ("--rank", str(rank))]),
     ]
-    trying, selection = list(candidates(run)), run.selection  # made once, for all processes
-    before_step_ns = step_ns(run.work, before, run.records)
+    trying = [one for one in candidates(run) if one.advice.kind in only]
+    selection = run.selection  # made once, for all processes
+    stand, once = steps_stand(ranks_of(run)), once_fact(ranks_of(run))
+    before_step_ns = step_ns(run.work, before, run.records) if stand else None
 
     def gaining_of(one: Candidate) -> Advice:
         return _with_gain(one.advice, one.changes, run, groups, before, before_step_ns, path_ns)
@@ -132,7 +164,8 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         tells = [gaining_of(one) for one in trying]
     tried = [one._replace(advice=tell) for one, tell in zip(trying, tells, strict=True)]
     told = _one_of_each_cause(tried, selection)
-    gaining = _in_order([one for one in told if one.advice.gain_ns is None or one.advice.gain_ns > 0])
+    gaining = [one for one in told if one.advice.gain_ns is None or one.advice.gain_ns > 0]
+    gaining = _in_order(gaining, most_once=bool(once) and not stand)
     advice = [_numbered(one.advice, k, prefix) for k, one in enumerate(gaining, 1)]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     report = AdviceReport(
@@ -142,7 +175,7 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool) -> Advise
         path_ns=path_ns,
         advice=advice,
         notes=[*cannot(files, machine, Changes()), *_of_recorder(run, advice)],
-        once=once_fact(ranks_of(run)),
+        once=once,
     )
     return report, [one.changes for one in gaining]
 
@@ -156,12 +189,13 @@ def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
     return replace(advice, todo=todo, why_not=why_not, command=command)
 
 
-def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
+def _in_order(advice: Sequence[Candidate], *, most_once: bool) -> list[Candidate]:
     """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then what
-    came once, then what has no gain, then what gains too little to be printed; but what came once first, where nothing
-    gains a hundredth: then no work of the rest is worth a faster implementation. Launches stand behind an op that takes
-    far longer than one, if they gain no more than they would without it; what can go as a whole, a pause or a range
-    beside the training, stands before both."""
+    came once, then what has no gain, then what gains too little to be printed. What came once is first where nothing
+    gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``: most of the run
+    did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than one, if they
+    gain no more than they would without it; what can go as a whole, a pause or a range beside the training, before
+    both."""
 
     heavy = (one.advice for one in advice if one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
     heaviest = max((one.share_pct for one in heavy), default=0.0)
@@ -169,19 +203,20 @@ def _in_order(advice: Sequence[Candidate]) -> list[Candidate]:
     def place(candidate: Candidate) -> tuple[int, float, bool]:
         one, gain = candidate.advice, candidate.advice.share_pct
         if one.most_pct is None:
-            return (1 if one.kind == "once" else 2), 0.0, False
+            return _WITHOUT_GAIN.get(one.kind, 3), 0.0, False
         if candidate.cause == OUTSIDE and gain >= 1:
             return -1, -gain, False
         if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
             # it can go whole, and no op takes half of its time for the asking; some steps have all of it
             return 0, -gain * candidate.seldom - heaviest, False
         behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
-        return (0 if one.most_pct >= LEAST_PCT else 3), -min(gain, heaviest) if behind else -gain, behind
+        return (0 if one.most_pct >= LEAST_PCT else 4), -min(gain, heaviest) if behind else -gain, behind
 
     much = any(-place(one)[1] >= ENOUGH_PCT for one in advice)
+    ahead = ("once",) if most_once else () if much else _MAIN
     if not much and any(candidate.advice.kind == "once" for candidate in advice):
         advice = [candidate for candidate in advice if candidate.advice.kind != "heaviest_work"]
-    return sorted(advice, key=lambda candidate: (not much and candidate.advice.kind != "once", *place(candidate)))
+    return sorted(advice, key=lambda each: (each.advice.kind not in ahead or each.changes is not None, *place(each)))
 
 
 def _one_of_each_cause(tried: Sequence[Candidate], selection: Selection) -> list[Candidate]:

@@ -131,7 +131,9 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
                     if whole_ns
                     else _on_host(run),
                     todo=todo,
-                    supposed="if all of it took no time; a real change saves less",
+                    supposed="if all of it took no time; "
+                    + "what ranks wait for that others compute stays; " * (sort == Work.COMM and todo == _MESSAGES)
+                    + "a real change saves less",
                 ),
                 scaled((sort, "", 0)),
                 "communication" if sort == Work.COMM else "",
@@ -285,7 +287,7 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
     )
     for kind, pattern, what, why, todo, supposed in kinds:
         names = {name for file in run.work.files for name in file.strings if pattern.search(name)}
-        ns = ns_of(run.work, pattern.pattern, Work.KERNEL)
+        ns = ns_of(run, pattern.pattern, Work.KERNEL)
         if names and ns:
             evidence = f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, {why}"
             yield Candidate(
@@ -333,8 +335,9 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             f"GPUs were idle for {ms(idle_ns)} ms after launches"
             + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else "")
             + run.recorded,
-            todo=f"look for another process on the GPU ({run.tools.processes}), and record again; graphlink doctor "
-            "tells what the recording lacks",
+            todo=f"look for another process on the GPU ({run.tools.processes}), and record again"
+            + ", with torch.cuda.synchronize() before the first recorded step" * (not known)
+            + "; graphlink doctor tells what the recording lacks",
             supposed=f"if none began later than usual, {usual_us:,.1f} us after it could",
             why_not=""
             if known

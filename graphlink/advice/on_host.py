@@ -17,8 +17,8 @@ from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
-from graphlink.model import I64, NOWHERE
-from graphlink.patterns import ALLOCATOR, COPY, LAYOUT, LOADER, UserPattern, escaped
+from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.patterns import ALLOCATOR, COPY, LAYOUT, LOADER, OPERATOR, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
@@ -26,11 +26,16 @@ from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import once_ns, once_words
-from graphlink.tables import how_many, largest, least
+from graphlink.tables import codes, how_many, largest, least, marked
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 _PART: Final = " (cont.)"
 _QUICKER: Final = "a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from"
+_MOST: Final = 0.9  # of the time of calls, in the first launches of kernels
+_LOOK: Final = (
+    "record Python's stacks (stacks=True in graphlink.capture): this time is in no op, but in Python, or in a thread "
+    "that was not recorded, as that of the backward pass may be"
+)
 _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
 _ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
 LAUNCHES: Final = "launches"  # a cause of advice
@@ -81,7 +86,7 @@ def data_loading(run: Outputs) -> Iterator[Candidate]:
         Advice(
             kind="data_loading",
             what=what,
-            evidence=f"the loader took {ms(ns_of(run.work, pattern, Work.HOST))} ms of host time{idle}",
+            evidence=f"the loader took {ms(ns_of(run, pattern, Work.HOST))} ms of host time{idle}",
             todo=f"more workers of the DataLoader (num_workers), {more}",
             supposed="if the loader itself took no time; the ops that it calls keep theirs",
         ),
@@ -114,8 +119,8 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     idle_ns = sum(idle_ns_of(run, cause) for cause in ("host_work", "python"))
     of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
     launch_ns = _launch_ns(work, of_node, QUICKEST)
-    if not launch_ns or not len(kernels):
-        return
+    if not launch_ns or not len(kernels) or not len(_launching(work)[1]):
+        return  # where no kernel came twice, nothing shows what a launch takes but the first one
     short = percent(how_many(kernels < launch_ns), len(kernels))
     came_once_ns = sum(map(once_ns, ranks_of(run)))
     idle = Advice(
@@ -154,7 +159,7 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
         Advice(
             kind="optimizer",
             what="the optimizer launches many kernels",
-            evidence=f"{ms(ns_of(run.work, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops",
+            evidence=f"{ms(ns_of(run, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops",
             todo="fused=True of the optimizer, or foreach=True: one kernel for many tensors",
             supposed="if each of its steps were one launch, and its kernels ran one behind the other",
         ),
@@ -174,7 +179,7 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
     if not idle_ns:
         return
     once = {gain.name for rank in ranks_of(run) for gain in rank.once}  # it starts CUDA, or loads a library
-    own_ns = {name: ns_of(run.work, f"^{escaped(name)}$", Work.HOST) for name in spent.keys() - once}
+    own_ns = {name: ns_of(run, f"^{escaped(name)}$", Work.HOST) for name in spent.keys() - once}
     changes = [
         replace(change, scale=max(round(1 - spent[name] / own_ns[name], 4), 0))
         for name in sorted(own_ns, key=lambda name: -spent[name])
@@ -223,13 +228,19 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             if received[last]:
                 receives[op] += 1
                 senders[op][int(sender[last])] += int(blocked[wait.targets[0]])
+    from_senders = [op for op, _ in waited.most_common() if 2 * receives[op] > count[op]]
+    others = (
+        f"; {counted(len(from_senders) - 1, 'more op')} wait so, {ms(sum(waited[op] for op in from_senders[1:]))} ms"
+    )
     for op, ns in waited.most_common(MOST_SYNCS):
+        if op in from_senders[1:]:
+            continue  # one cause: the first says of how many it is
         by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
         line = "".join(
             f", most in {in_function(at)}: {ms(min(took, ns or took))} ms"
             for at, took in waiting_lines(run.operations, op).most_common(1)
         )
-        receiving = 2 * receives[op] > count[op]
+        receiving = op in from_senders
         whom, todo = _ON_DEVICE if on_device[op] else _ON_SENDERS if receiving else _ON_RANKS
         often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause = shortened(causes[op].most_common(1)[0][0])
@@ -241,7 +252,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
                 evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}"
-                + _sent(senders[op]) * receiving,
+                + (_sent(senders[op]) + others * (len(from_senders) > 1)) * receiving,
                 todo=todo,
                 supposed="if the host did not wait there"
                 + ("" if on_device[op] else "; a real change saves less, as the host needs what it waits for"),
@@ -271,6 +282,7 @@ def once(run: Outputs) -> Iterator[Candidate]:
     """Return what took time once, and not each time, on the rank where it took longest: no change of the work in each
     step saves it.
     """
+    yield from _loading(run)
     some = [rank for rank in ranks_of(run) if rank.once]
     if not some:
         return
@@ -307,7 +319,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
     loader, _ = loaders_of(run.work)
     usual_ns = _launch_ns(run.work, launches(run.work), 0.5)
     for name, share in sorted(tops):
-        if LOADER.fullmatch(name.removesuffix(_PART)) or LAYOUT.search(name):
+        if LOADER.fullmatch(name.removesuffix(_PART)) or LAYOUT.search(name) or _loads(run.work, name).any():
             continue  # has advice of its own
         pattern = f"^{escaped(name)}$"
         mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
@@ -316,16 +328,57 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
             continue  # of the loader, which has advice of its own
         on_cpu = share == "host" and name.startswith("aten::") and not launches(run.work)[mine].any()
         on_cpu = on_cpu and bool((run.work.work == Work.KERNEL).any())
+        in_range = share == "host" and not (name == PYTHON or OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name))
         heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
         yield Candidate(
             Advice(
                 kind="heaviest_work",
                 what=f"{shortened(name)} is the work that delays the run most",
-                evidence=f"{ms(int(run.work.cost_ns[mine].sum()))} ms in {counted(int(mine.sum()), 'node')} of this "
-                "name" + ", on the CPU: it launches nothing" * on_cpu,
-                todo=LESS_PYTHON if name == PYTHON else f"{_ON_GPU if on_cpu else ''}{_QUICKER}",
+                evidence=f"{ms(run.selection.own_ns(mine))} ms in {_calls_of(run.work, mine, share, name)}"
+                + ", on the CPU: it launches nothing" * on_cpu
+                + ", outside of the ops in it" * in_range,
+                todo=LESS_PYTHON if name == PYTHON else _LOOK if in_range else f"{_ON_GPU * on_cpu}{_QUICKER}",
                 supposed="if it took half of its time",
             ),
             scaled((sorts[share], pattern, 0.5)),
             PYTHON if name == PYTHON else f"{HEAVY} {name}" if heavy else "",
         )
+
+
+def _launching(work: Workload) -> tuple[I32, I32]:
+    """Return the host nodes that launch a kernel before all others of its name, and those that launch it again."""
+    launch = np.flatnonzero((work.kind == EdgeKind.LAUNCH) & (work.work[work.target] == Work.KERNEL))
+    kernel = codes(work.member[work.target[launch]], work.names()[0][work.target[launch]])
+    first = np.unique(kernel, return_index=True)[1]
+    return work.source[launch[first]], work.source[np.delete(launch, first)]
+
+
+def _loads(work: Workload, name: str) -> Bool:
+    """Return the launch calls of a name that load the code of a kernel, each when it is launched for the first time,
+    where these take most of the time of all."""
+    calls = names_found(work, re.compile(f"^{escaped(name)}$")) & (RUNTIME_CALL.fullmatch(name) is not None)
+    first = calls & marked(len(calls), _launching(work)[0])
+    return first & bool(work.cost_ns[first].sum() >= _MOST * work.cost_ns[calls].sum())
+
+
+def _loading(run: Outputs) -> Iterator[Candidate]:
+    for name in sorted({rank.top_gain.name for rank in ranks_of(run) if rank.top_gain is not UNSET}):
+        loads = _loads(run.work, name)
+        if loads.any():
+            evidence = f"{ms(int(run.work.cost_ns[loads].sum()))} ms in {counted(how_many(loads), 'call')}, each the "
+            advice = Advice(
+                kind="once",
+                what=f"{name} took long when kernels were launched for the first time",
+                evidence=f"{evidence}first of a kernel",
+                todo="warm up before the recording begins (graphlink.capture leaves out the first steps): the code of "
+                "a kernel is loaded when it is launched for the first time; CUDA_MODULE_LOADING=EAGER loads all at the "
+                "start",
+                why_not="it came once for each kernel, and not in each step",
+            )
+            yield Candidate(advice, None)
+
+
+def _calls_of(work: Workload, nodes: Bool, share: str, name: str) -> str:
+    """Return how many kernels, calls of an op, or steps, for time between ops, nodes of a name are."""
+    calls = int((nodes & ~work.is_part).sum())
+    return counted(calls, "step" if name == PYTHON else "call" if share == "host" else "kernel")

@@ -102,6 +102,6 @@ def idle_ns_of(run: Outputs, cause: str) -> int:
     return sum(one.idle_by_cause_ns.get(cause, 0) for rank in ranks_of(run) for one in rank.gpu)
 
 
-def ns_of(work: Workload, pattern: str, sort: Work) -> int:
+def ns_of(run: Outputs, pattern: str, sort: Work) -> int:
     """Return what nodes of a sort cost whose name a pattern finds."""
-    return int(work.cost_ns[names_found(work, re.compile(pattern)) & (work.work == sort)].sum())
+    return run.selection.own_ns(names_found(run.work, re.compile(pattern)) & (run.work.work == sort))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -35,6 +35,7 @@ Kind = Literal[
     "optimizer",
     "compilation",
 ]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +70,8 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_step(self) -> str:
-        """Return the gain of a step in words, behind that of the run: ``, a step 12.3 %``; "" where it has none."""
-        return f", a step {self.gain_step_pct:.1f} %" if (self.gain_step_pct or 0) >= LEAST_PCT else ""
+        """Return the gain of a step in words, behind that of the run: ``, a step 12.3 %``; "" where none is known."""
+        return "" if self.gain_step_pct is None else f", a step {max(self.gain_step_pct, 0.0):.1f} %"
 
 
 class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):

@@ -41,19 +41,22 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     return [*out, "", Table([("note", note) for note in report.notes])] if report.notes else out
 
 
-def first_lines(report: AdviceReport, folder: str) -> Lines:
-    """Return the first advice, as it stands below the main fact of a run, with its command."""
+def first_lines(report: AdviceReport, folder: str, *, whole: bool = True) -> Lines:
+    """Return the first advice, as it stands below the main fact of a run, with its command; ``whole``: all was tried,
+    and not only what the main fact is about."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     rows, commands = [("saves most", "no change of those that were tried would save time")], dict[str, str]()
     for best in shown[:1]:
         at_most = "at most " * (best.band is not None and best.band.why == BOUND)
-        name = "what to do" if best.gain_ns is None else "saves most" if saves_most(best, shown) else "saves"
+        name = "what to do" if best.gain_ns is None else "saves most" if whole and saves_most(best, shown) else "saves"
         rows = [(name, f"{at_most}{gain_words(best, f' of {path_of(report)}')}{best.what}")]
         if best.most_pct is None or best.most_pct >= ENOUGH_PCT:
             rows += [("do", best.todo), ("gain", best.supposed), ("sure", _band(best, report.path_ns))]
-            commands = {best.command: "computes that gain"} if best.command else {}
-    if len(shown) > 1:
-        commands[f"graphlink advice {shlex.quote(folder)}"] = counted(len(shown) - 1, "more change")
+            known = best.command and (whole or " --advice " not in best.command)  # a number is among all of them
+            commands = {best.command: "computes that gain"} if known else {}
+    if len(shown) > 1 or not whole:
+        more = counted(len(shown) - 1, "more change") if whole else "tries all other changes, too"
+        commands[f"graphlink advice {shlex.quote(folder)}"] = more
     return ["", Table([row for row in rows if row[1]]), *command_lines(commands)]
 
 

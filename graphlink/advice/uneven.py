@@ -107,6 +107,8 @@ def aside(run: Outputs) -> Iterator[Candidate]:
         times = int((nodes & names_found(work, re.compile(f"^{pattern}$")) & ~work.is_part).sum())
         steps = sum(map(len, marks))
         seldom = times < steps
+        if max(map(len, marks)) < 2:
+            return  # what one step has may be there for the next one
         yield Candidate(
             Advice(
                 kind="uneven_steps" if seldom else "aside",

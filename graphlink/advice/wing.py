@@ -13,7 +13,8 @@ from graphlink.wings import Verb, Wing
 if TYPE_CHECKING:
     from graphlink.page.found import Reading
 
-MOST_NODES: Final = 50_000  # of a run that is replayed for its first screen, which takes about a second
+FEW_NODES: Final = 50_000  # of a run that is replayed for each advice on its first screen: about a second
+MOST_NODES: Final = 500_000  # that are replayed for the advice about its main fact alone
 
 
 class _Advice(Wing):
@@ -36,6 +37,7 @@ class _Advice(Wing):
         return [(5, "advice {}", "what to change, and what each change saves")]
 
     def first(self, summary: Any, folder: str) -> Sequence[str | Table]:
+        from graphlink.advice.advise import main_advice
         from graphlink.advice.table import first_lines
         from graphlink.errors import GraphlinkError
         from graphlink.run.library import Run
@@ -47,7 +49,10 @@ class _Advice(Wing):
             why = f"not computed for this screen, which replays no more than {MOST_NODES:,} nodes: there are {nodes:,}"
             return ["", Table([("saves most", why), ("do", f"graphlink advice {shlex.quote(folder)}")])]
         try:
-            return first_lines(Run(Path(folder)).advice(), folder)
+            run = Run(Path(folder))
+            return first_lines(
+                run.advice() if nodes <= FEW_NODES else main_advice(run), folder, whole=nodes <= FEW_NODES
+            )
         except GraphlinkError:  # graphlink advice says why
             return ()
 

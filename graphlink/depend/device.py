@@ -8,11 +8,20 @@ import msgspec
 import numpy as np
 
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.devicetime import DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import (
+    DelayNodes,
+    StreamOrder,
+    delays,
+    infer_events,
+    infer_turns,
+    ready_ns,
+    stream_order,
+)
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.reject import Dependencies
 from graphlink.depend.replays import between
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, Bool, CommKind, Communication, DeviceRows, Linked, Waits
 from graphlink.tables import concat, spread, successive, take
 
@@ -52,6 +61,8 @@ def device_side(
     events = concat(found.device, between(found.replays.before, found.replays.after, 0))
     if enqueued is not None:
         events = concat(events, infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns)))
+        ready = ready_ns(order, launched_ns, events, host.start_ns)
+        events = concat(events, infer_turns(device, ready, rounding_ns(linked.trace)))
     ready = ready_ns(order, launched_ns, events, host.start_ns)
     _conserved(linked, order, ready, host.start_ns)
     late = delays(device, ready, gap_ns)

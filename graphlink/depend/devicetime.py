@@ -17,11 +17,13 @@ from graphlink.choices import LATENCY_NS
 from graphlink.depend.cuda import EVENT_NS, waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
-from graphlink.tables import spread, successive, tuples
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, DeviceRows, FoundBy, Linked, Waits
+from graphlink.tables import concat, spread, successive, tuples
 
 NEAR_NS = 5_000
 AT_ONCE_TIMES = 3
+FEW_TURNS = 10  # below which late starts do not show that streams take turns
+TURN = 0.1  # of the usual lag between two turns: by how much more or less it may be
 
 _Piece = tuple[
     int, int, int, int, int
@@ -115,6 +117,28 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
             *((source, op) for source, op in found if op not in at_once),
         ]
     return waits_of([(source, NOWHERE, op, FoundBy.INFERRED) for source, op in found])
+
+
+def infer_turns(device: DeviceRows, ready: I64, rounding: int) -> Waits:
+    """Infer what streams wait for that take turns on a device: it runs one long kernel at a time, of whichever stream,
+    and the next begins as long after the one before as is usual. Most late starts behind one have to show that lag, and
+    no two may overlap. Cost: O(n log n)."""
+    found = [waits_of([])]
+    long = (device.kind == DeviceKind.KERNEL) & (device.end_ns - device.start_ns > LATENCY_NS)
+    for number in np.unique(device.device[long]).tolist():
+        row = np.flatnonzero(long & (device.device == number))
+        before, op = row[:-1], row[1:]
+        lag_ns = device.start_ns[op] - device.end_ns[before]
+        behind = (device.stream[before] != device.stream[op]) & (device.end_ns[before] > ready[op])
+        behind &= device.start_ns[op] - ready[op] > LATENCY_NS
+        if behind.sum() < FEW_TURNS or (lag_ns < -rounding).any():
+            continue
+        usual_ns = np.median(lag_ns[behind])
+        near = behind & (np.abs(lag_ns - usual_ns) <= max(TURN * usual_ns, NEAR_NS / 5)) & (lag_ns >= 0)
+        if near.sum() > behind.sum() / 2:
+            turns = zip(before[near].tolist(), op[near].tolist(), strict=True)
+            found.append(waits_of([(source, NOWHERE, at, FoundBy.INFERRED) for source, at in turns]))
+    return concat(*found)
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> DelayNodes:

@@ -5,7 +5,7 @@ on, and why.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,8 @@ MEANS: Final = {  # part of the time of a device -> what it does then, and what 
 }
 _WORTH: Final = 0.05  # of the time of the GPUs: less idle time is told without its cause
 _FEW: Final = 4  # times as much work as in the steps that count: these do not stand for the run
+_FIRST: Final = slice(1)
+_OTHERS: Final = slice(1, None)
 _APART: Final = 0.1  # of its time: by so much more than all together a rank has to spend on it to be named
 
 
@@ -49,6 +51,14 @@ def main_fact(summary: Any) -> Words:
     every, once = [rank for rank in summary.ranks if rank.gpu], once_fact(summary.ranks)
     fact = _of_gpus(every, summary.run) if every else _of_host(summary) if summary.ranks else []
     return [f"{once} " * bool(once), *fact]
+
+
+def main_cause(ranks: Sequence[Any]) -> str:
+    """Return what GPUs spent most of their time on, by its key in ``MEANS``, of idle time its cause; "" without any."""
+    counting, _ = _in_steps([rank for rank in ranks if rank.gpu])
+    most = max(times := _spent(counting), key=times.__getitem__, default="")
+    causes = sum((idle_causes(rank) for rank in counting), Counter[str]()) if most == "idle_ns" else Counter[str]()
+    return max(causes, key=causes.__getitem__, default=most)
 
 
 def _of_gpus(every: Sequence[Any], run: Any) -> Words:
@@ -77,12 +87,25 @@ def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
     counting = [
         SimpleNamespace(rank=rank.rank, gpu=[gpu for step in rank.steps[1:] for gpu in step.gpu]) for rank in ranks
     ]
-    inside, busy = (spent.total() - spent["idle_ns"] for spent in map(_spent, (counting, ranks)))
+    inside, busy = (_work_ns(gpu for rank in some for gpu in rank.gpu) for some in (counting, ranks))
     ahead = any(getattr(getattr(rank, "iterations", None), "on_device_ns", UNSET) is not UNSET for rank in ranks)
     if not all(part.gpu for part in counting) or _FEW * inside < busy or ahead:
         return ranks, ""
     count = max(len(rank.steps) for rank in ranks) - 1
     return counting, f"In the {f'{count:,} steps' if count > 1 else 'step'} after the first, "
+
+
+def steps_stand(ranks: Sequence[Any]) -> bool:
+    """Tell whether the steps that count, all but the first, stand for the run: GPUs have a quarter of the work of the
+    first there, and more."""
+    parts = ([gpu for rank in ranks for step in rank.steps[part] for gpu in step.gpu] for part in (_FIRST, _OTHERS))
+    first, others = map(_work_ns, parts)
+    return _FEW * others >= first
+
+
+def _work_ns(devices: Iterable[Any]) -> int:
+    times = spent([*devices])
+    return times.total() - times["idle_ns"]
 
 
 def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
@@ -182,5 +205,8 @@ def _of_pipeline(pipeline: Any) -> Words:
         f". In its steps the {counted(pipeline.stages, 'rank')} of the pipeline stand idle ",
         _share_of(idle, 1, "bubble"),
         " of the time",
-        *(f"; the largest cause is {name} ({percent(ns, whole_ns)} of that)" for name, ns in causes),
+        *(
+            f"; the largest cause is {name} ({MEANING.get(name, name)}; {percent(ns, whole_ns)} of the idle time)"
+            for name, ns in causes
+        ),
     ]

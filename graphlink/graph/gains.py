@@ -17,15 +17,17 @@ import numpy as np
 from graphlink.figures import figure
 from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
-from graphlink.graph.families import before_what, families_of
+from graphlink.graph.families import PYTHON, before_what, families_of
 from graphlink.graph.order import longest_path
 from graphlink.graph.relief import Relief
 from graphlink.graph.slack import Slack, crossing, least_over
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+from graphlink.patterns import OPERATOR, fits
 from graphlink.records import Short
-from graphlink.tables import concat, marked, nowhere, numbered_values, spread, sums, take
+from graphlink.steps import STEP_MARK
+from graphlink.tables import concat, how_many, marked, nowhere, numbered_values, spread, sums, take
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -112,20 +114,26 @@ def top_gains(
     names: dict[str, int] = {}
     family = families_of(graph, names).astype(np.int32)
     staged, held_ns = _staged(graph, work), 0 if slacks[1] is late else int(graph.wake_ns.sum())
-    groups = [_Groups.of(graph, _op_of(graph), work, path, alone, staged, 0)]  # single ops: as if no launch were held
-    groups += [_Groups.of(graph, label, work, path, alone, staged, held_ns) for label in (family, working, operation)]
-    _evaluate(groups, (top, top, len(Share), top), graph, slacks, work)
+    none, rests = take(staged, staged.less_ns < 0), relief.carried(graph.host, graph.caller, work, graph.self_ns)
+    sorts = [(_op_of(graph), none, 0)]  # single ops: as if no launch were held, with what their nodes carry
+    sorts += [(family, rests, held_ns), (working, none, held_ns), (operation, rests, held_ns)]
+    groups = [
+        _Groups.of(graph, label, work, path, alone, staged, carried, held_ns) for label, carried, held_ns in sorts
+    ]
+    _evaluate(groups, (top, top, len(Share), top), graph, slacks)
     ops, families, by_share, operations = groups
     without_idle = longest_path(graph.first, graph.source, np.where(share == Share.IDLE, 0, work))
     idle_ns = late.total_ns - int(without_idle.max(initial=0))
     work_ns = dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))
     points = sync_gains(graph, sync_points(graph), late, path)
     texts = [*names]
+    steps = how_many(fits(STEP_MARK, graph.strings)[graph.name] & (graph.kind == NodeKind.HOST_OP))
+    op = np.where(graph.kind == NodeKind.HOST_CALL, np.int32(NOWHERE), ops.label)
     return Gains(
         shares=ShareNs(**dict.fromkeys(SHARES, 0) | work_ns | {SHARES[Share.IDLE]: idle_ns}),
         ops=[
             OpGain(**figures, id=graph.first_id + node, name=graph.name_of(node), nodes=graph.id[nodes].tolist())
-            for node, figures, nodes in ops.largest(top, share, work)
+            for node, figures, nodes in ops.largest(top, share)
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),
         families=[
@@ -133,10 +141,12 @@ def top_gains(
                 **figures,
                 name=texts[code],
                 count=len(nodes),
-                once_ns=_once_ns(ops.label[nodes], work[nodes]) if figures["share"] == "host" else 0,
+                once_ns=_once_ns(texts[code], op[nodes], families.own_ns[nodes], figures["work_ns"], steps)
+                if figures["share"] == "host"
+                else 0,
                 before=_before(graph, nodes, work),
             )
-            for code, figures, nodes in families.largest(top, share, work)
+            for code, figures, nodes in families.largest(top, share)
         ],
         families_others_at_most_ns=families.others_at_most_ns(top),
         sync_points=named_gains(graph, linked, points[:top]),
@@ -144,17 +154,18 @@ def top_gains(
     ), operations.gain_ns
 
 
-def _once_ns(op: I32, work_ns: I64) -> int:
-    """Return what one op took of the work of a family's nodes, if that is most of it; what is no op counts alone."""
-    of_op = np.where(op == NOWHERE, int(op.max(initial=0)) + 1 + np.arange(len(op)), op)
-    ops, number = numbered_values(of_op)
-    most_ns = int(sums(len(ops), number, work_ns).max(initial=0))
-    return most_ns if 100 * most_ns >= _ONCE_PCT * int(work_ns.sum()) else 0
+def _once_ns(name: str, op: I32, own_ns: I64, whole_ns: int, steps: int) -> int:
+    """Return what one op took of the work of a family, ``whole_ns``, if that is most of it; what is no op counts alone,
+    and each piece of Python's time. A range that is there once in one step may come in each."""
+    alone = (op == NOWHERE) | (name == PYTHON)
+    ops, number = numbered_values(np.where(alone, int(op.max(initial=0)) + 1 + np.arange(len(op)), op))
+    if len(ops) == 1 and steps < 2 and not (alone.any() or OPERATOR.fullmatch(name)):
+        return 0
+    most_ns = int(sums(len(ops), number, own_ns).max(initial=0))
+    return most_ns if 100 * most_ns >= _ONCE_PCT * whole_ns else 0
 
 
-def _evaluate(
-    groups: Sequence[_Groups], tops: Sequence[int], graph: Graph, slacks: tuple[Slack, Slack], work_ns: I64
-) -> None:
+def _evaluate(groups: Sequence[_Groups], tops: Sequence[int], graph: Graph, slacks: tuple[Slack, Slack]) -> None:
     """Compute gains of ``groups``, in place, until the ``tops`` largest of each are known or ``ROUNDS`` are over."""
     for _ in range(ROUNDS):
         wanted = [group.wanted(top) for group, top in zip(groups, tops, strict=True)]
@@ -162,7 +173,7 @@ def _evaluate(
         if not ends[-1]:
             break
         each = [*zip(groups, wanted, ends[:-1].tolist(), strict=True)]
-        sets = concat(*(part for group, labels, first in each for part in group.reliefs(labels, work_ns, first)))
+        sets = concat(*(part for group, labels, first in each for part in group.reliefs(labels, first)))
         bounds = np.concatenate([group.bound_ns[labels] for group, labels, _ in each])
         held = np.concatenate([group.held[labels] for group, labels, _ in each])
         gains_ns, held_ns = (relief.gains(graph, late, sets, bounds * (held == k)) for k, late in enumerate(slacks))
@@ -178,6 +189,18 @@ def _staged(graph: Graph, work_ns: I64) -> Relief:
     is_part, ends_ns = graph.kind == NodeKind.HOST_PART, graph.start_ns + graph.duration_ns
     staged = relief.staging(graph.edge_kind, graph.source, graph.target, pageable, is_part, graph.start_ns, ends_ns)
     return replace(staged, less_ns=np.minimum(staged.less_ns, work_ns[staged.node]))
+
+
+def _of_labels(relief: Relief, label: I32) -> Relief:
+    """Return the reliefs of labels in nodes that are none of theirs."""
+    owner = label[relief.column]
+    return take(replace(relief, column=owner), (owner != NOWHERE) & (owner != label[relief.node]))
+
+
+def _on(path: Bool, relief: Relief, labels: int) -> I64:
+    """Return how much of each label's relief is on a path."""
+    on = path[relief.node]
+    return sums(labels, relief.column[on], relief.less_ns[on])
 
 
 def _before(graph: Graph, nodes: I32, work_ns: I64) -> list[str]:
@@ -212,12 +235,15 @@ class _Groups(msgspec.Struct, frozen=True):
     """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per
     label.
 
-    ``staged``: what the host took to stage copies of a label (``column``), in nodes that are none of it.
+    ``staged``: what the host took to stage copies of a label (``column``), in nodes that are none of it; ``rests``:
+    what of a label nodes of others carry, which is none of their ``own_ns``.
     """
 
     label: I32
     working: Bool  # a node: in a group, and costs something
+    own_ns: I64  # a node: what it costs, less what it carries of other labels
     staged: Relief
+    rests: Relief
     held: Bool  # all of it is on a device, and launches wait for it
     path_ns: I64
     bound_ns: I64  # at least the gain
@@ -232,28 +258,31 @@ class _Groups(msgspec.Struct, frozen=True):
         path: CriticalChain,
         alone_ns: I64,
         staged: Relief,
+        carried: Relief,
         held_ns: int,
     ) -> _Groups:
-        """Put nodes together. ``alone_ns``: gains of single nodes of the path; ``held_ns``: for how long launches and
-        other calls waited in all."""
-        working = (label != NOWHERE) & (work_ns > 0)
+        """Put nodes together. ``alone_ns``: gains of single nodes of the path; ``carried``: what they carry of the ops
+        around them; ``held_ns``: for how long launches and other calls waited in all."""
         labels = int(label.max(initial=NOWHERE)) + 1
-        on_path = path.node[working[path.node]]
-        path_ns = sums(labels, label[on_path], work_ns[on_path])
-        owner = label[staged.column]
-        staged = take(replace(staged, column=owner), (owner != NOWHERE) & (owner != label[staged.node]))
-        beside = take(staged, marked(len(label), path.node)[staged.node])
-        bound_ns = path_ns + sums(labels, beside.column, beside.less_ns)
+        staged, rests = (_of_labels(each, label) for each in (staged, carried))
+        others = take(carried, label[carried.column] != label[carried.node])
+        own_ns = work_ns - sums(len(label), others.node, others.less_ns)
+        working = (label != NOWHERE) & (work_ns > 0)
+        on_path = marked(len(label), path.node)
+        path_ns = sums(labels, label[on_path & working], own_ns[on_path & working])
+        path_ns += _on(on_path, rests, labels)
+        bound_ns = path_ns + _on(on_path, staged, labels)
         held = (np.bincount(label[working & graph.host], minlength=labels) == 0) & (held_ns > 0)
-        off_path_ns = sums(labels, label[working], work_ns[working]) - path_ns
+        off_path_ns = sums(labels, label[working], own_ns[working]) - path_ns
         bound_ns += np.where(held, np.minimum(off_path_ns, held_ns), 0)
         gain_ns = np.where(bound_ns > 0, np.int64(NOWHERE), np.int64(0))
         single = np.bincount(label[working], minlength=labels) == 1
-        single &= ~(held | marked(labels, staged.column))
+        single &= ~(held | marked(labels, staged.column) | marked(labels, rests.column))
+        single &= ~marked(labels, label[working & (own_ns < work_ns)])
         mine = np.flatnonzero(working[path.node])
         mine = mine[single[label[path.node[mine]]]]
         gain_ns[label[path.node[mine]]] = alone_ns[mine]
-        return cls(label, working, staged, held, path_ns, bound_ns, gain_ns)
+        return cls(label, working, own_ns, staged, rests, held, path_ns, bound_ns, gain_ns)
 
     def wanted(self, top: int) -> I64:
         """Choose the groups to evaluate next: their bound is above the ``top``-th of the gains known."""
@@ -262,18 +291,15 @@ class _Groups(msgspec.Struct, frozen=True):
         wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.bound_ns > least))
         return wanted[np.argsort(-self.bound_ns[wanted], kind="stable")[:WIDTH]]
 
-    def relief(self, groups: I64, work_ns: I64, first: int = 0) -> Relief:
-        """Return a set for each group, numbered from ``first``: its nodes cost nothing."""
+    def reliefs(self, groups: I64, first: int = 0) -> tuple[Relief, Relief, Relief]:
+        """Return a set for each group, numbered from ``first``: its nodes cost nothing of their own, what others carry
+        of it neither, and what the host takes to stage its copies goes with them."""
         column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
         mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
         nodes = np.flatnonzero(mine).astype(np.int32)
-        return Relief(column[self.label[nodes]], nodes, work_ns[nodes])
-
-    def reliefs(self, groups: I64, work_ns: I64, first: int) -> tuple[Relief, Relief]:
-        """Return a set for each group, and what the host takes to stage its copies, which goes with them."""
-        column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
-        staged = replace(self.staged, column=column[self.staged.column])
-        return self.relief(groups, work_ns, first), take(staged, staged.column != NOWHERE)
+        rests, staged = (replace(each, column=column[each.column]) for each in (self.rests, self.staged))
+        own = Relief(column[self.label[nodes]], nodes, self.own_ns[nodes])
+        return own, take(rests, rests.column != NOWHERE), take(staged, staged.column != NOWHERE)
 
     def _order(self) -> I64:
         """Return the groups of known gain, the largest first."""
@@ -285,14 +311,15 @@ class _Groups(msgspec.Struct, frozen=True):
         unknown = self.bound_ns[self.gain_ns == NOWHERE]
         return max(int(self.gain_ns[self._order()[top : top + 1]].max(initial=0)), int(unknown.max(initial=0)))
 
-    def largest(self, top: int, share: U8, work_ns: I64) -> Iterator[tuple[int, dict[str, Any], I32]]:
+    def largest(self, top: int, share: U8) -> Iterator[tuple[int, dict[str, Any], I32]]:
         """Yield the label of each of the ``top`` largest gains, its figures as the file has them, and its nodes that
         cost something.
         """
         listed = self._order()[:top]
-        each = self.relief(listed, work_ns)
+        each, rests, _ = self.reliefs(listed)
         by_share = np.zeros((len(listed), len(Share)), np.int64)
-        np.add.at(by_share, (each.column, share[each.node]), each.less_ns)
+        for part in (each, rests):
+            np.add.at(by_share, (part.column, share[part.node]), part.less_ns)
         nodes = each.node[np.argsort(each.column, kind="stable")]
         ends = np.cumsum(np.bincount(each.column, minlength=len(listed)))
         for label, own_ns, mine in zip(listed.tolist(), by_share, np.split(nodes, ends[:-1]), strict=False):

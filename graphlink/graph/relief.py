@@ -20,9 +20,10 @@ from graphlink.graph.order import BLOCK, blocks, heads
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
-from graphlink.tables import concat, how_many, marked, places, spread
+from graphlink.tables import begins, concat, how_many, marked, places, spread
 
 PAGEABLE = re.compile("Pageable")
+_DEEPEST = 256  # of callers
 _STAGES = 0.9  # of the longer of the two that a copy and what stages it run side by side
 _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache
 
@@ -79,6 +80,34 @@ def staging(
         on = then[by] != NOWHERE
         copy, by = copy[on], then[by[on]]
     return concat(*found)
+
+
+def carried(host: Bool, caller: I64 | I32, took_ns: I64, self_ns: I64) -> Relief:
+    """Return what host nodes carry of the ops around them, which were too short for nodes of their own: of the op whose
+    node is ``column`` in ``node``. ``self_ns``: what an op took itself, wherever that is, at its own node.
+
+    A rest lies in a node inside the op, and in the order of time: what a node has beyond its own goes to the innermost
+    op that lacks as much. What no op lacks was between ops, and stays. Linear in nodes that carry any, for each op
+    around one.
+    """
+    free_ns, node = np.maximum(self_ns - took_ns, 0), np.flatnonzero(host & (took_ns > self_ns))
+    at, left_ns = caller[node].astype(np.int64), (took_ns - self_ns)[node]
+    out = [Relief(node[:0].astype(np.int32), node[:0].astype(np.int32), left_ns[:0])]
+    for _ in range(_DEEPEST if self_ns.any() else 0):  # in the file of somebody else callers may go in a circle
+        on = (at != NOWHERE) & (left_ns > 0)
+        node, at, left_ns = node[on], at[on], left_ns[on]
+        if not len(node):
+            break
+        order = np.argsort(at, kind="stable")
+        node, at, left_ns = node[order], at[order], left_ns[order]
+        before_ns, new = np.cumsum(left_ns) - left_ns, np.flatnonzero(begins(at))
+        before_ns -= np.repeat(before_ns[new], np.diff(np.append(new, len(at))))
+        own_ns = np.minimum(left_ns, np.maximum(free_ns[at] - before_ns, 0))
+        np.subtract.at(free_ns, at, own_ns)
+        some = own_ns > 0
+        out.append(Relief(at[some].astype(np.int32), node[some].astype(np.int32), own_ns[some]))
+        at, left_ns = caller[at].astype(np.int64), left_ns - own_ns
+    return concat(*out)
 
 
 def _one_a_node(graph: Graph) -> I32:

@@ -28,9 +28,7 @@ from graphlink.records import Lines, Short, counted, ms, percent, short_path, sh
 FEW_GRAPHS: Final = 3  # that are told
 _FEW_RANKS: Final = 2
 _OVER: Final = (
-    "a gain may exceed host and device time: short times (below 20 us each) in which the ops around it end, and pauses "
-    "behind it, "
-    "belong to its nodes"
+    "a gain may exceed host and device time: pauses behind an op (below 20 us each), outside of all ops, go with it"
 )
 
 

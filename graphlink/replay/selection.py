@@ -12,6 +12,7 @@ import numpy as np
 from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON, late_ops
 from graphlink.graph.latency import Delayed
+from graphlink.graph.relief import Relief, carried
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.step_cut import Steps
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool
@@ -96,6 +97,18 @@ class Selection:
         """Return the node that called each node, ``NOWHERE`` for none."""
         position = self.work.per_file(lambda file: file.caller)
         return np.where(position == NOWHERE, NOWHERE, self._beside(np.arange(len(position)), position))
+
+    @cached_property
+    def carried(self) -> Relief:
+        """Return what host nodes carry of the ops around them (``relief.carried``)."""
+        work = self.work
+        return carried(work.work == Work.HOST, self.callers, work.cost_ns, work.column("self_ns"))
+
+    def own_ns(self, nodes: Bool) -> int:
+        """Return what nodes cost: with what others carry of them, and without what they carry of others."""
+        rests, cost_ns = self.carried, self.work.cost_ns[nodes].sum()
+        sign = nodes[rests.column].astype(np.int64) - nodes[rests.node]
+        return int(cost_ns + (sign * rests.less_ns).sum())
 
     @cached_property
     def around(self) -> I64:

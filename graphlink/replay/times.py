@@ -49,7 +49,7 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
     was_ns = draft.cost[copies] - draft.fixed[copies]
     factor = 0.0 if change.remove and of_delays else change.scale
     if factor is not None:
-        draft.scale(nodes, factor)
+        _scale(draft, selection, nodes, factor)
         draft.scale_start_delays(delayed, factor)
         draft.scale_delays(named if of_delays else nodes & (draft.work.work == Work.DELAY), factor)
     elif change.add_us is not None:
@@ -66,6 +66,17 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
         note += f", {staged_ns / 1e6:+,.3f} ms of it in calls that stage them"
     count, ns = how_many(nodes | delayed), int(draft.cost.sum()) - before
     return made(change.kind, f"{change.done}: {count:,} nodes, {ns / 1e6:+,.3f} ms of work{note}", count, ns)
+
+
+def _scale(draft: Draft, selection: Selection, nodes: Bool, factor: float) -> None:
+    """Multiply the time of nodes, but for start delays and for what host nodes carry of the ops around them, which goes
+    with these."""
+    rests = selection.carried
+    more_ns = rests.less_ns * (draft.cost[rests.node] / np.maximum(draft.work.cost_ns[rests.node], 1)) * (factor - 1)
+    draft.scale(nodes, factor)
+    more_ns *= nodes[rests.column].astype(np.int64) - nodes[rests.node]
+    np.add.at(draft.cost, rests.node, np.rint(more_ns).astype(np.int64))
+    np.maximum(draft.cost, 0, out=draft.cost)
 
 
 def _stage(draft: Draft, copies: I64, was_ns: I64, changed: Bool) -> int:

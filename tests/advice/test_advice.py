@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -268,6 +269,70 @@ def test_the_first_screen_of_a_large_run_says_why_it_has_no_gain(
     monkeypatch.setattr("graphlink.advice.wing.MOST_NODES", nodes - 1)
     text = "\n".join(map(str, WING.first(made.summary, "a b")))
     assert f"no more than {nodes - 1:,} nodes: there are {nodes:,}" in text and "graphlink advice 'a b'" in text
+
+
+def test_of_a_larger_run_the_first_screen_replays_what_the_main_fact_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report(program(load=2000), tmp_path)
+    monkeypatch.setattr("graphlink.advice.wing.FEW_NODES", 5)
+    _, table, *commands = WING.first(graphlink.open(tmp_path / "out").summary, str(tmp_path / "out"))
+    assert not isinstance(table, str) and [row[0] for row in table.rows][:2] == ["saves", "do"]
+    assert table.rows[0][1].endswith("the run waits for its data") and "--dataloader-workers 8" in str(commands)
+    assert "tries all other changes, too" in str(commands)
+
+
+def of_rows(
+    folder: Path, *rows: tuple[str, str, float, float, int], kernels: tuple[tuple[str, float, int], ...] = ()
+) -> AdviceReport:
+    """Return the advice for a recording: category, name, start, length (us), correlation; kernels of 1 us: name, start,
+    correlation."""
+    events = [
+        {
+            "ph": "X",
+            "cat": sort,
+            "name": name,
+            "pid": 1,
+            "tid": 1,
+            "ts": start,
+            "dur": took,
+            "args": {"correlation": call},
+        }
+        for sort, name, start, took, call in rows
+    ]
+    events += [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": 1}
+        | {"args": {"correlation": call, "stream": 7, "device": 0}}
+        for name, start, call in kernels
+    ]
+    (folder / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
+    options = graphlink.Options(sync="cuda", timeline="none")
+    return graphlink.link(folder / "kineto_0.json", out=folder / "out", options=options, force=True).advice()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_first_launches_that_load_their_kernels_are_no_work_to_make_faster(tmp_path: Path, *, again: bool) -> None:
+    """Where kernels are launched again, and quickly, launches have a usual time; that of the first ones came once."""
+    calls = [("cuda_runtime", "cudaLaunchKernel", 18_005.0 * k, 18_000, k + 1) for k in range(3)]
+    kernels = [(f"k{k}", 18_005.0 * k + 18_002, k + 1) for k in range(3)]
+    for k in range(20 * again):
+        calls.append(("cuda_runtime", "cudaLaunchKernel", 54_015.0 + 10 * k, 5, k + 4))
+        kernels.append(("k0", 54_015.0 + 10 * k + 7, k + 4))
+    told = of_rows(tmp_path, *calls, kernels=tuple(kernels)).advice
+    assert told[0].kind == "once" and told[0].evidence.startswith("54.01") and "in 3 calls" in told[0].evidence
+    assert not any(one.kind == "heaviest_work" for one in told)
+    assert again or not any(one.kind == "launch_bound" for one in told)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_range_that_is_there_once_in_one_step_may_come_in_each(tmp_path: Path, steps: int) -> None:
+    rows = [("user_annotation", f"ProfilerStep#{k}", 10_000.0 * k, 9_990 if k == 0 else 2_010, 0) for k in range(steps)]
+    rows += [("cpu_op", "aten::mm", 10_000.0 * k + 100 * n, 90, 0) for k in range(steps) for n in range(1, 20)]
+    told = of_rows(tmp_path, *rows, ("user_annotation", "## backward ##", 3000, 6900, 0)).advice
+    heavy = next((one for one in told if one.what.startswith("## backward ##")), None)
+    assert heavy is not None and heavy.kind == ("heaviest_work" if steps == 1 else "once")
+    if steps == 1:
+        assert "1 call, outside of the ops in it" in heavy.evidence and "no op" in heavy.todo
 
 
 def test_a_bound_is_said_to_be_the_most_that_is_saved() -> None:

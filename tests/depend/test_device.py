@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.depend.devicetime import delays, stream_order
+from graphlink.depend.devicetime import delays, infer_turns, stream_order
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import SyncKind, Trace
 from tests.build import Call, Device, Host, Sync, build_trace
@@ -266,3 +266,29 @@ def test_delay_nodes_share_no_moment_and_cover_every_late_op(late: list[tuple[in
 def test_stream_order_of_nothing() -> None:
     order = stream_order(build_trace().device)
     assert len(order.before) == len(order.end_ns) == 0
+
+
+def turns(*, lag_us: float = 32, others_us: tuple[float, ...] = (), overlap_us: float = 0) -> list[tuple[int, int]]:
+    """Return what is inferred of kernels of 1 ms on four streams, all launched at once, each so long after the end of
+    the one before; ``others_us``: lags of those that came late for another reason."""
+    rows, at = [], 0.0
+    for k, lag in enumerate([lag_us] * 20 + [*others_us]):
+        begin = at + lag - (overlap_us if k == 5 else 0)
+        at = begin + 1000
+        rows.append(Device(f"k{k}", begin, at, correlation=k + 1, stream=k % 4))
+    device = build_trace(device=rows).device
+    ready = np.full(len(rows), round(lag_us * 1000))
+    ready[4:] = np.maximum(ready[4:], device.end_ns[:-4])
+    found = infer_turns(device, ready, 0)
+    return [*zip(found.source.tolist(), found.device_op.tolist(), strict=True)]
+
+
+def test_streams_that_take_turns_wait_for_each_other() -> None:
+    """By a lag that is the device's own, and longer than any that rows of CUDA show."""
+    assert turns() == [(k, k + 1) for k in range(19)]
+    assert turns(others_us=(90, 400)) == [(k, k + 1) for k in range(19)]
+
+
+def test_streams_take_no_turns_where_two_ran_at_once_or_no_lag_is_usual() -> None:
+    assert turns(overlap_us=40) == []
+    assert turns(others_us=tuple(50 * 1.3**k for k in range(30))) == []

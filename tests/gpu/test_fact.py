@@ -178,7 +178,7 @@ def test_without_gpus_the_path_is_told() -> None:
         fact = main_fact(SimpleNamespace(ranks=[none], run=run, pipeline=pipeline))
         assert "".join(word if isinstance(word, str) else word.text for word in fact) == (
             f"No work of a GPU was recorded. In its steps the 4 ranks of the pipeline {words}; the largest cause is "
-            "dependency_stall (66.7 % of that). The longest chain of work in the run is host 90.0 %, communication "
+            "dependency_stall (it waited for work of another device or rank; 66.7 % of the idle time). The longest chain of work in the run is host 90.0 %, communication "
             "10.0 %."
         )
     assert said() == ""
