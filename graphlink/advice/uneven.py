@@ -76,7 +76,7 @@ _OTHER: Final = 1.5  # times as long: kernels that are so different that not bot
 def pauses(run: Outputs) -> Iterator[Candidate]:
     """Return the pauses of Python between ops that are far longer than the usual ones, as if they were as long."""
     work, least_ns = run.work, round(run.summary.options.gap_us * 1000)
-    ns = work.cost_ns[names_found(work, re.compile(_PAUSE))]
+    ns = (work.cost_ns - work.column("wake_ns"))[names_found(work, re.compile(_PAUSE))]
     ns = np.append(least_ns, np.sort(ns[ns > least_ns]))
     far = int(np.argmax(ns[1:] / np.maximum(ns[:-1], 1))) if len(ns) > 1 else 0
     long = ns[far + 1 :]

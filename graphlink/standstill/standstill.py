@@ -22,6 +22,7 @@ from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, role_of, roles
+from graphlink.linking.clock_evidence import MOST_RETURN_NS
 from graphlink.linking.nest import ASKING
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.patterns import containing, fits
@@ -204,10 +205,11 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     row, are none.
 
     With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to
-    return, what is beyond the usual stood still as well, and nothing explains it. Without one, it stood still beyond
-    what such calls usually take. What can hardly have waited counts from 100 us on, as silence does: a synchronisation
-    as which began nothing recorded was pending, and an asynchronous copy that is not of pageable memory. (One that
-    began so has nothing to wait for: what it takes is its own work.)
+    return, what is beyond the usual (30 us, where that is longer than any machine takes to wake up) stood still as
+    well, and nothing explains it. Without one, it stood still beyond what such calls usually take. What can hardly have
+    waited counts from 100 us on, as silence does: a synchronisation as which began nothing recorded was pending, and an
+    asynchronous copy that is not of pageable memory. (One that began so has nothing to wait for: what it takes is its
+    own work.)
     """
     calls = linked.trace.calls
     role = roles(calls, linked.trace.strings)
@@ -228,9 +230,8 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     )
     unlikely = np.where(copies, ~_pageable(linked), ~pending)
     free_ns[unlikely & (took_ns < ASLEEP_NS)] = ASLEEP_NS
-    return_ns = np.maximum(
-        2 * usual_ns(calls.name, until_ns - last_ns, awaited, RETURN_NS // 2, partial(np.quantile, q=0.5)), RETURN_NS
-    )
+    late_ns = usual_ns(calls.name, until_ns - last_ns, awaited, RETURN_NS // 2, partial(np.quantile, q=0.5))
+    return_ns = np.maximum(np.where(late_ns <= MOST_RETURN_NS, 2 * late_ns, 0), RETURN_NS)
     explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
     rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
