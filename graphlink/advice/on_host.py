@@ -39,6 +39,9 @@ _LOOK: Final = (
 _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
 _ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
 LAUNCHES: Final = "launches"  # a cause of advice
+_OPTIMIZERS: Final = "optimizer"  # a cause of advice
+_SEVERAL: Final = 4  # sorts of ops: SGD without momentum has one, and gains nothing
+_FUSED: Final = 0.25  # of the time of Adam on the CPU, for 16 to 262,144 numbers a tensor (docs/advice.md)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
 _READ: Final = re.compile(r"DtoH|[Dd]evice -> (?:Pageable|Pinned|Host)")
@@ -154,7 +157,10 @@ def _launch_ns(work: Workload, of_node: I64, quantile: float) -> int:
 
 
 def optimizers(run: Outputs) -> Iterator[Candidate]:
-    """Return how much the launches of optimizers cost that update each tensor by kernels of its own."""
+    """Return how much the launches of optimizers cost that update each tensor by kernels, or ops, of its own."""
+    if not launches(run.work).any():
+        yield from _optimizers_on_cpu(run)
+        return
     yield Candidate(
         Advice(
             kind="optimizer",
@@ -164,7 +170,29 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
             supposed="if each of its steps were one launch, and its kernels ran one behind the other",
         ),
         Changes(cuda_graph=(GraphChange(name=UserPattern(_OPTIMIZER.pattern, "advice"), gap_us=0),)),
-        "optimizer",
+        _OPTIMIZERS,
+    )
+
+
+def _optimizers_on_cpu(run: Outputs) -> Iterator[Candidate]:
+    """Return what optimizers take that update each tensor on the CPU by several ops, as if one did all of it."""
+    work, (of_node, paths) = run.work, run.selection.paths
+    within = np.array([any(map(_OPTIMIZER.search, names)) for names in paths], np.bool_)[of_node]
+    within &= work.work == Work.HOST
+    ops = {names[-1] for names in paths if len(names) > 1 and _OPTIMIZER.search(names[-2])}
+    if len(ops) < _SEVERAL or any("_fused_" in name for name in ops):
+        return
+    yield Candidate(
+        Advice(
+            kind="optimizer",
+            what="the optimizer updates each tensor by several ops",
+            evidence=f"{ms(int(work.cost_ns[within].sum()))} ms in {counted(how_many(within & ~work.is_part), 'op')} "
+            f"inside of it, of {len(ops)} names",
+            todo="fused=True of the optimizer: one op for all tensors, on the CPU, too",
+            supposed="if it took a quarter of its time, as fused Adam does on the CPU",
+        ),
+        Changes((TimeChange(path=UserPattern(rf"(?:^|/){_OPTIMIZER.pattern[1:]}", "advice"), scale=_FUSED),)),
+        _OPTIMIZERS,
     )
 
 
