@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice
-from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON
+from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I32, I64, NOWHERE, Bool
@@ -358,14 +358,18 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         on_cpu = on_cpu and bool((run.work.work == Work.KERNEL).any())
         in_range = share == "host" and not (name == PYTHON or OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name))
         heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
+        odd_ns = more_than_in_quick_steps(run, mine) if share == "host" and name != PYTHON else 0
+        odd = 2 * odd_ns > int(run.work.cost_ns[mine].sum())
+        todo = _LOOK if in_range else f"{_ON_GPU * on_cpu}{_QUICKER}"
         yield Candidate(
             Advice(
                 kind="heaviest_work",
                 what=f"{shortened(name)} is the work that delays the run most",
                 evidence=f"{ms(run.selection.own_ns(mine))} ms in {_calls_of(run.work, mine, share, name)}"
                 + ", on the CPU: it launches nothing" * on_cpu
-                + ", outside of the ops in it" * in_range,
-                todo=LESS_PYTHON if name == PYTHON else _LOOK if in_range else f"{_ON_GPU * on_cpu}{_QUICKER}",
+                + ", outside of the ops in it" * in_range
+                + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd,
+                todo=LESS_PYTHON if name == PYTHON else SHARED if odd else todo,
                 supposed="if it took half of its time",
             ),
             scaled((sorts[share], pattern, 0.5)),

@@ -42,7 +42,7 @@ _FEW: Final = 3
 _ONCE: Final = 0.8  # of all, in one pause
 _OWN: Final = (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY)
 _SELDOM: Final = "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it"
-_SHARED: Final = (
+SHARED: Final = (
     "record again on a machine that does nothing else: other work may take turns on its cores; inputs of other sizes "
     "in some steps take longer, too"
 )
@@ -295,9 +295,9 @@ def _longer(run: Outputs, steps: Steps, quick_ns: I64, more_ns: I64, pattern: st
     if same and 2 * more_ns[_resized(run)].sum() > whole_ns:
         yield _larger(whole_ns, which, "uneven_steps")
         return
-    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else _SHARED if same else _SELDOM
+    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else SHARED if same else _SELDOM
     if same and 2 * spent_ns < whole_ns:
-        what, spent_ns, todo = "the same host work", whole_ns, _SHARED
+        what, spent_ns, todo = "the same host work", whole_ns, SHARED
     every = _period(run.selection, (more_ns > 0) & (family == of_name.argmax()))
     yield Candidate(
         Advice(
@@ -320,6 +320,16 @@ def _resized(run: Outputs) -> Bool:
             some = [operation.resized for operation in run.operations[rank].operations]
             out[low:high] = np.array([*some, False], np.bool_)[run.selection.operations[rank].of_node]
     return out
+
+
+def more_than_in_quick_steps(run: Outputs, nodes: Bool) -> int:
+    """Return what nodes take longer than in the quicker steps, the first step among all, in ns; 0 where their inputs
+    differ in size between steps."""
+    numbers = [number for marks in run.selection.marks for number, *_ in marks]
+    if not numbers or 2 * (nodes & _resized(run)).sum() > nodes.sum():
+        return 0
+    quick_ns = in_quick_steps(run.selection, nodes, [Steps(min(numbers), max(numbers))])
+    return int((run.work.cost_ns - run.work.fixed_ns - quick_ns)[quick_ns != NOWHERE].sum())
 
 
 def _larger(more_ns: int, which: str, kind: Kind) -> Candidate:
