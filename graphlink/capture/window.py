@@ -23,6 +23,7 @@ from graphlink.errors import GraphlinkError
 
 STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
 WAIT = "graphlink::wait"  # the range around a wait for gloo
+GROUP = "graphlink::group "  # and around a send or receive of gloo, with the name of its process group
 PROFILER_STARTS = ("_prepare_profiler", "_enable_profiler")  # of torch.autograd.profiler: by one of them all begin
 ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
 CUSPY = {"enable_cuda_sync_events": True, "enable_graph_dependencies": True, "enable_event_node_ids": True}
@@ -266,7 +267,8 @@ def _visible_waits() -> Iterator[None]:
 
     PyTorch records when a receive or collective ended, but nothing of who waited for it. With the range the wait ends
     where the range does, and what Python does next is not mistaken for it. NCCL's waits need none: they are calls and
-    events on streams. What the program put there meanwhile stays, and around it a range that nobody records.
+    events on streams. What the program put there meanwhile stays, and around it a range that nobody records. Where
+    there are several process groups, a range around each send and receive names its group, which PyTorch does not.
     """
     distributed = running()
     if distributed is None or "gloo" not in str(distributed.get_backend_config()):
@@ -274,15 +276,24 @@ def _visible_waits() -> Iterator[None]:
         return
     from torch.profiler import record_function
 
-    wait = distributed.Work.wait
+    def visible(name: Callable[[Any], str], function: Any) -> Any:
+        def within(owner: Any, *arguments: Any, **named: Any) -> Any:
+            with record_function(name(owner)):
+                return function(owner, *arguments, **named)
 
-    def visible(work: Any, *arguments: Any, **named: Any) -> Any:
-        with record_function(WAIT):
-            return wait(work, *arguments, **named)
+        return within
 
-    distributed.Work.wait = visible
+    places = [(distributed.Work, "wait", lambda _: WAIT)]
+    if len(distributed.distributed_c10d._world.pg_map) > 1:
+        messages = ("send", "recv", "recv_anysource")
+        places += [(distributed.ProcessGroup, name, lambda group: GROUP + group.group_name) for name in messages]
+    before = [vars(owner)[name] for owner, name, _ in places]  # as they are there: not all are got as such
+    put = [visible(text, getattr(owner, name)) for owner, name, text in places]
+    for (owner, name, _), range_ in zip(places, put, strict=True):
+        setattr(owner, name, range_)
     try:
         yield
     finally:
-        if distributed.Work.wait is visible:
-            distributed.Work.wait = wait
+        for (owner, name, _), range_, function in zip(places, put, before, strict=True):
+            if vars(owner)[name] is range_:
+                setattr(owner, name, function)

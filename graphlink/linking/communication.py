@@ -48,6 +48,7 @@ from graphlink.records import NOTE
 from graphlink.tables import grouped, marked, pointing_at, spread, sums, tuples
 
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
+GROUP_RANGE: Final = "graphlink::group "  # graphlink.capture records it around sends and receives of gloo
 NONE_NAMED: Final[Mapping[int, str]] = {}
 
 
@@ -406,23 +407,34 @@ def _host_rows(linked: Linked, calls: _Calls, groups: Mapping[int, str]) -> list
         if comm is None or kind_of(comm.name) is not kind_of(name):
             comm = Comm(name)
         found.append(CommRow(row, (_merged(comm, _inputs(linked, row)),), name))
-    return _in_groups(linked, found, calls.named, groups)
+    return _in_groups(linked, found, ops, calls.named | _group_ranges(linked), groups)
+
+
+def _group_ranges(linked: Linked) -> dict[int, str]:
+    """Return the ranges that name the group of sends and receives in them."""
+    host, strings = linked.trace.host, linked.trace.strings
+    named = np.array([text.startswith(GROUP_RANGE) for text in strings], np.bool_)
+    rows = np.flatnonzero(named[host.name] & host.annotation)
+    return {row: strings[code].removeprefix(GROUP_RANGE) for row, code in tuples(rows, host.name[rows])}
 
 
 def _in_groups(
-    linked: Linked, rows: list[CommRow], functional: Mapping[int, str], named: Mapping[int, str]
+    linked: Linked, rows: list[CommRow], ops: I32, naming: Mapping[int, str], named: Mapping[int, str]
 ) -> list[CommRow]:
-    """Name the groups of rows of gloo, whose ``c10d`` ops name none: as the functional op around the one that asked
-    does, or another file. A thread of gloo's works for one group: so the others that it ran are of that, too.
+    """Name the groups of rows of gloo, whose ``c10d`` ops name none: as what is around the op does (``naming``: a
+    functional op, or a range), or another file. A thread of gloo's works for one group: so the others that it ran are
+    of that, too. ``ops``: those in which rows began on the thread that asked.
     """
     if not rows:
         return rows
-    host, op = linked.trace.host, askers(linked)
-    asked = np.array([row.row for row in rows if op[row.row] != NOWHERE], np.int64)
-    around = innermost(
-        host, linked.parent, op[asked], marked(len(op), np.array([*functional], np.int64)), host.end_ns[op[asked]] - 1
-    )
-    texts = {row: functional[outer] for row, outer in tuples(asked, around) if outer != NOWHERE} | {**named}
+    host, asker = linked.trace.host, askers(linked)
+    row = np.array([row.row for row in rows], np.int64)
+    asked = row[asker[row] != NOWHERE]
+    op = np.where(asker[row] != NOWHERE, asker[row], ops)
+    row, op = row[op != NOWHERE], op[op != NOWHERE]
+    wanted = marked(len(asker), np.array([*naming], np.int64))
+    around = innermost(host, linked.parent, op, wanted, host.end_ns[op] - 1)
+    texts = {row: naming[outer] for row, outer in tuples(row, around) if outer != NOWHERE} | {**named}
     of_thread = grouped((int(host.tid[row]), texts[row]) for row in asked.tolist() if row in texts)
     whose = {tid: names[0] for tid, names in of_thread.items() if len({*names}) == 1}
     texts = {row: whose[tid] for row, tid in tuples(asked, host.tid[asked]) if tid in whose} | texts

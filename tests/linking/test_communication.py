@@ -345,6 +345,18 @@ def test_functional_ops_name_the_groups_of_gloos_threads(
     assert any("several process groups" in text for text in found.warnings) == bool(unsure)
 
 
+def test_a_range_names_the_group_of_a_message_in_it() -> None:
+    rows = [
+        Host("graphlink::group 3", 0, 12, annotation=True, rf_id=1),
+        Host("c10d::send", 1, 10, rf_id=2, comm=Comm("send", "Float", 8, 8, dst_rank=1, tag=0)),
+        Host("gloo:send", 5, 80, annotation=True, rf_id=3),
+        Host("c10d::send", 20, 30, rf_id=4, comm=Comm("send", "Float", 8, 8, dst_rank=1, tag=0)),
+        Host("gloo:send", 25, 90, annotation=True, rf_id=5),
+    ]
+    found = typed(build_trace(rows, rank=0, world_size=4, process_groups=(WORLD, TP, DP)))
+    assert groups_of(found) == ["3", None]
+
+
 def test_other_files_name_the_groups_of_gloos_threads() -> None:
     assert groups_of(reduced(WORLD, TP, DP, names=(None,) * 4, named={2: "1", 5: "3"})) == ["1", "3", "1", "3"]
 

@@ -1,0 +1,63 @@
+"""Two ranks that communicate in two groups of the same members, over gloo: which, the recording says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphlink.capture.window import GROUP
+from graphlink.linking.communication import GROUP_RANGE, communication
+from graphlink.linking.launch import link
+from graphlink.linking.match import match_hosts
+from graphlink.model import NOWHERE
+from graphlink.nccl.named import group_names
+from graphlink.nccl.read.read import read_dump
+from graphlink.read.host import read_host
+from graphlink.read.kineto import read_kineto
+
+pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
+ROOT = Path(__file__).parents[2]
+
+TWO = """
+import sys, torch, torch.distributed as dist, graphlink
+rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+reducing, sending = dist.new_group([0, 1]), dist.new_group([0, 1])
+def train():
+    dist.all_reduce(torch.ones(64), group=reducing)
+    (dist.send if rank == 0 else dist.recv)(torch.ones(8), 1 - rank, group=sending)
+with graphlink.capture(folder, steps=1) as capture:
+    for _ in range(5):  # two of them after the recording
+        train()
+        capture.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_what_gloo_did_is_of_the_group_that_was_asked(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", TWO]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store"), str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE
+        )
+        for rank in (0, 1)
+    ]
+    for rank in ranks:
+        error = rank.communicate(timeout=600)[1]
+        assert rank.returncode == 0, error.decode()
+    for rank in (0, 1):
+        trace, et = read_kineto(tmp_path / f"kineto_{rank}.json"), read_host(tmp_path / f"et_{rank}.json")
+        linked = link(trace, et, match_hosts(trace, et))
+        recorder = tmp_path / f"flight_recorder_{rank}.json"
+        named = group_names(linked, (read_dump(recorder),)) if recorder.exists() else {}
+        ops = communication(linked, named=named).ops
+        names = [None if group == NOWHERE else ops.groups[group][1] for group in ops.group.tolist()]
+        assert names == (["1", "2"] if recorder.exists() else [None, "2"])
+
+
+def test_recorder_and_reader_know_a_group_by_one_name() -> None:
+    assert GROUP == GROUP_RANGE
