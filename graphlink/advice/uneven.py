@@ -42,6 +42,10 @@ _FEW: Final = 3
 _ONCE: Final = 0.8  # of all, in one pause
 _OWN: Final = (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY)
 _SELDOM: Final = "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it"
+_CALLER: Final = (
+    "find what calls it in those steps (graphlink ops DIR; with stacks=True in graphlink.capture its lines of Python), "
+    "and do that less often, or before the run"
+)
 SHARED: Final = (
     "record again on a machine that does nothing else: other work may take turns on its cores; inputs of other sizes "
     "in some steps take longer, too"
@@ -295,7 +299,8 @@ def _longer(run: Outputs, steps: Steps, quick_ns: I64, more_ns: I64, pattern: st
     if same and 2 * more_ns[_resized(run)].sum() > whole_ns:
         yield _larger(whole_ns, which, "uneven_steps")
         return
-    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else SHARED if same else _SELDOM
+    seldom = _CALLER if OPERATOR.fullmatch(name) else _SELDOM
+    todo = LESS_PYTHON if python else _TRYING if "convolution" in name else SHARED if same else seldom
     if same and 2 * spent_ns < whole_ns:
         what, spent_ns, todo = "the same host work", whole_ns, SHARED
     every = _period(run.selection, (more_ns > 0) & (family == of_name.argmax()))

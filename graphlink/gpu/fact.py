@@ -67,7 +67,9 @@ def _of_gpus(every: Sequence[Any], run: Any) -> Words:
     who = "the GPU" if devices == 1 else f"the {devices:,} GPUs"
     tells_idle = times["idle_ns"] >= _WORTH * times.total()
     unknown = _not_known(ranks, [gpu for rank in every for gpu in rank.gpu], who) if tells_idle else []
-    start = f"{when}{who} {'spends' if devices == 1 else 'together spend'} "
+    span = [] if when else _span(ranks, who)
+    rest = f"in the rest {'it' if devices == 1 else 'they'}" if span else f"{when}{who}"
+    start = f"{rest} {'spends' if devices == 1 else 'together spend'} "
     start = f"As recorded, {start[0].lower()}{start[1:]}" if unknown else start[0].upper() + start[1:]
     words, most = Words(), times.most_common(1)[0][0]
     for part, ns in times.most_common():
@@ -77,7 +79,7 @@ def _of_gpus(every: Sequence[Any], run: Any) -> Words:
             share = _share(times, part) if part == most else [_share_of(ns, times.total(), MEANS[part][1])]
             words += [*share, f" {MEANS[part][0]}", *why, "; " if why else ", "]
     others = _of_others(ranks, run, most) if len(ranks) > 1 else []
-    return [*unknown, start, *words[:-1], ".", *([] if when else _span(ranks)), *others]
+    return [*span, *unknown, start, *words[:-1], ".", *others]
 
 
 def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
@@ -125,16 +127,16 @@ def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
     ]
 
 
-def _span(ranks: Sequence[Any]) -> Words:
+def _span(ranks: Sequence[Any], who: str) -> Words:
     """Return for how much of the run its GPUs had no work, before and after all of theirs, where that is most of it."""
     work_ns, run_ns = _spent(ranks).total(), sum(rank.replay.measured_ns * len(rank.gpu) for rank in ranks)
     if 2 * work_ns >= run_ns:
         return []
-    who = "It has" if sum(len(rank.gpu) for rank in ranks) == 1 else "They have"
+    has = "has" if sum(len(rank.gpu) for rank in ranks) == 1 else "together have"
     return [
-        f" {who} no work in the rest of the run, ",
+        f"{who[0].upper()}{who[1:]} {has} no work in ",
         _share_of(run_ns - work_ns, run_ns, "no_work"),
-        f" of {time(run_ns)}.",
+        f" of the run's {time(run_ns)}. ",
     ]
 
 

@@ -167,7 +167,7 @@ def _rank(rank: RankIdle) -> Lines:
             out += _groups(gpu)
         share = column("of idle", "part", [(cause.ns, gpu.idle_ns) for cause in causes])
         most = column("most by", "word", [_first(cause.evidence) for cause in causes])
-        out.append(table(columns(CauseTime, causes, "ns", share, "cause", "meaning", most)))
+        out += [table(columns(CauseTime, causes, "ns", share, "cause", "meaning", most))] * bool(causes)
         out += [*(late_lines(late) if late else []), "", *_streams(gpu)]
     if rank.steps:
         idle_ns = sum(gpu.idle_ns for step in rank.steps for gpu in step.gpu)

@@ -73,7 +73,7 @@ def test_the_largest_part_comes_first(spent: dict[str, int], fact: str) -> None:
 def test_a_run_most_of_which_has_no_work_says_so() -> None:
     assert said(rank(compute=100, before=100)) == "The GPU spends 100.0 % of 100 ms computing."
     assert said(rank(compute=100, before=900)) == (
-        "The GPU spends 100.0 % of 100 ms computing. It has no work in the rest of the run, 90.0 % of 1.00 s."
+        "The GPU has no work in 90.0 % of the run's 1.00 s. In the rest it spends 100.0 % of 100 ms computing."
     )
 
 
