@@ -40,7 +40,8 @@ _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a w
 _ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZERS: Final = "optimizer"  # a cause of advice
-_SEVERAL: Final = 4  # sorts of ops: SGD without momentum has one, and gains nothing
+_ADAM: Final = re.compile(r"^Optimizer\.step#AdamW?\.step")  # SparseAdam and others cannot be fused, SGD gains nothing
+_SEVERAL: Final = 4  # sorts of ops in it; a fused one has one or two
 _FUSED: Final = 0.25  # of the time of Adam on the CPU, for 16 to 262,144 numbers a tensor (docs/advice.md)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
@@ -175,11 +176,11 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
 
 
 def _optimizers_on_cpu(run: Outputs) -> Iterator[Candidate]:
-    """Return what optimizers take that update each tensor on the CPU by several ops, as if one did all of it."""
+    """Return what Adam takes that updates each tensor on the CPU by several ops, as if one did all of it."""
     work, (of_node, paths) = run.work, run.selection.paths
-    within = np.array([any(map(_OPTIMIZER.search, names)) for names in paths], np.bool_)[of_node]
+    within = np.array([any(map(_ADAM.search, names)) for names in paths], np.bool_)[of_node]
     within &= work.work == Work.HOST
-    ops = {names[-1] for names in paths if len(names) > 1 and _OPTIMIZER.search(names[-2])}
+    ops = {names[-1] for names in paths if len(names) > 1 and _ADAM.search(names[-2])}
     if len(ops) < _SEVERAL or any("_fused_" in name for name in ops):
         return
     yield Candidate(
@@ -191,7 +192,7 @@ def _optimizers_on_cpu(run: Outputs) -> Iterator[Candidate]:
             todo="fused=True of the optimizer: one op for all tensors, on the CPU, too",
             supposed="if it took a quarter of its time, as fused Adam does on the CPU",
         ),
-        Changes((TimeChange(path=UserPattern(rf"(?:^|/){_OPTIMIZER.pattern[1:]}", "advice"), scale=_FUSED),)),
+        Changes((TimeChange(path=UserPattern(rf"(?:^|/){_ADAM.pattern[1:]}", "advice"), scale=_FUSED),)),
         _OPTIMIZERS,
     )
 

@@ -11,7 +11,7 @@ import pytest
 import graphlink
 
 
-def recorded(folder: Path, ops: Sequence[str], kernel: bool) -> graphlink.Run:
+def recorded(folder: Path, ops: Sequence[str], kernel: bool, optimizer: str) -> graphlink.Run:
     """Link four steps of 100 us of a product and then an optimizer with 25 us of each op, without an ET."""
     rows, at = list[dict[str, object]](), 0
 
@@ -22,7 +22,7 @@ def recorded(folder: Path, ops: Sequence[str], kernel: bool) -> graphlink.Run:
     for step in range(4):
         row(f"ProfilerStep#{step}", "user_annotation", at, 100 + 25 * len(ops))
         row("aten::mm", "cpu_op", at, 100)
-        row("Optimizer.step#AdamW.step", "user_annotation", at + 100, 25 * len(ops))
+        row(f"Optimizer.step#{optimizer}.step", "user_annotation", at + 100, 25 * len(ops))
         for k, name in enumerate(ops):
             row(name, "cpu_op", at + 100 + 25 * k, 25)
         if kernel:
@@ -38,18 +38,19 @@ ADAM = ("aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::addc
 
 
 @pytest.mark.parametrize(
-    ("ops", "kernel", "told"),
+    ("ops", "kernel", "optimizer", "told"),
     [
-        (ADAM, False, True),
-        (ADAM, True, False),  # launched: as one launch
-        (("aten::add_",) * 5, False, False),  # SGD, which gains nothing
-        (("aten::_fused_adamw_", *ADAM[1:]), False, False),  # fused already
+        (ADAM, False, "AdamW", True),
+        (ADAM, False, "SparseAdam", False),  # has no fused=True
+        (ADAM, True, "AdamW", False),  # launched: as one launch
+        (("aten::add_",) * 5, False, "SGD", False),  # SGD, which gains nothing
+        (("aten::_fused_adamw_", *ADAM[1:]), False, "AdamW", False),  # fused already
     ],
 )
 def test_an_optimizer_of_several_ops_a_tensor_is_to_be_fused(
-    tmp_path: Path, ops: Sequence[str], kernel: bool, told: bool
+    tmp_path: Path, ops: Sequence[str], kernel: bool, optimizer: str, told: bool
 ) -> None:
-    run = recorded(tmp_path, ops, kernel)
+    run = recorded(tmp_path, ops, kernel, optimizer)
     found = [one for one in run.advice().advice if one.what == "the optimizer updates each tensor by several ops"]
     assert bool(found) == told
     if told:
