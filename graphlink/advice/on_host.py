@@ -18,7 +18,7 @@ from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_i
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.patterns import ALLOCATOR, COPY, LAYOUT, LOADER, OPERATOR, UserPattern, escaped
+from graphlink.patterns import ALLOCATOR, AUTOGRAD_ENGINE, COPY, LAYOUT, LOADER, OPERATOR, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
@@ -35,6 +35,10 @@ _MOST: Final = 0.9  # of the time of calls, in the first launches of kernels
 _LOOK: Final = (
     "record Python's stacks (stacks=True in graphlink.capture): this time is in no op, but in Python, or in a thread "
     "that was not recorded, as that of the backward pass may be"
+)
+_HOOKS: Final = (
+    "fewer or shorter hooks of gradients (register_hook, register_post_accumulate_grad_hook), which autograd calls "
+    "there, one thread of Python at a time"
 )
 _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
 _ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
@@ -361,14 +365,15 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
         odd_ns = more_than_in_quick_steps(run, mine) if share == "host" and name != PYTHON else 0
         odd = 2 * odd_ns > int(run.work.cost_ns[mine].sum())
-        todo = _LOOK if in_range else f"{_ON_GPU * on_cpu}{_QUICKER}"
+        in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
+        todo = _LOOK if in_range else _HOOKS if in_engine else f"{_ON_GPU * on_cpu}{_QUICKER}"
         yield Candidate(
             Advice(
                 kind="heaviest_work",
                 what=f"{shortened(name)} is the work that delays the run most",
                 evidence=f"{ms(run.selection.own_ns(mine))} ms in {_calls_of(run.work, mine, share, name)}"
                 + ", on the CPU: it launches nothing" * on_cpu
-                + ", outside of the ops in it" * in_range
+                + ", outside of the ops in it" * (in_range or in_engine)
                 + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd,
                 todo=LESS_PYTHON if name == PYTHON else SHARED if odd else todo,
                 supposed="if it took half of its time",

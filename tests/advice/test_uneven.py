@@ -84,6 +84,7 @@ def recorded(
     hidden: bool = False,
     sizes: Sequence[int] = (1,) * 5,
     compiles: Sequence[int] = (),
+    names: Sequence[str] = ("aten::mm", "aten::add", "aten::mul"),
 ) -> Run:
     """Link steps of ten ops and then a pause; ``hidden``: another thread, that Kineto did not record, works in it.
 
@@ -111,7 +112,7 @@ def recorded(
             begin("build_guards (dynamo_timed)", "cpu_op", 4000)
             at += 5030
         for k, us in enumerate(ops_us):
-            begin(("aten::mm", "aten::add", "aten::mul")[k % 3], "cpu_op", us)
+            begin(names[k % 3], "cpu_op", us)
             at += us + 30
         if hidden:
             nodes.append(node("aten::mm", rf_id, 2))
@@ -210,3 +211,10 @@ def test_an_op_that_is_heavy_in_odd_calls_alone_wants_a_quiet_machine(
         == ("more than in the quicker steps" in heavy.evidence)
         == told
     )
+
+
+def test_the_own_time_of_autograds_engine_is_that_of_hooks(tmp_path: Path) -> None:
+    names = ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "aten::add", "aten::mul")
+    run = recorded(tmp_path, lambda step, k: 100 if k % 3 else 1000, lambda step: 30, names=names)
+    (heavy,) = (one for one in run.advice().advice if one.kind == "heaviest_work")
+    assert "register_hook" in heavy.todo and "outside of the ops in it" in heavy.evidence
