@@ -105,6 +105,11 @@ def ms(ns: float) -> str:
     return f"{ns / 1e6:,.3f}"
 
 
+def in_ms(ns: float) -> str:
+    """Return a time as ``ms`` does, with its unit: ``1,234.567 ms``."""
+    return f"{ms(ns)} ms"
+
+
 def three_digits(value: float) -> str:
     """Return three digits, and no fewer than there are before the point: ``1.23``, ``61.3``, ``1,234``."""
     return f"{value:,.2f}" if abs(value) < 9.995 else f"{value:,.1f}" if abs(value) < 99.95 else f"{value:,.0f}"

@@ -1,5 +1,5 @@
-"""Algebra of time spans: what accounts of time add up must be disjoint and complete to the ns. All O(n log n) in
-numpy.
+"""Algebra of time spans: what accounts of time add up must be disjoint and complete to the ns. One axis for the times
+of many threads. All O(n log n) in numpy.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import begins, counted_from, distinct, marked, numbered_values, successive, take
 
 NEVER: Final = int(np.iinfo(np.int64).min)  # a time before all others
@@ -148,14 +149,14 @@ def holding(spans: Spans, at_ns: I64) -> I64:
     if not len(spans.start_ns):
         return np.full(len(at_ns), NOWHERE)
     last = np.searchsorted(spans.start_ns, at_ns, side="right") - 1
-    return np.asarray(np.where((last >= 0) & (at_ns < spans.end_ns[last]), last, NOWHERE))
+    return np.where((last >= 0) & (at_ns < spans.end_ns[last]), last, NOWHERE)
 
 
 def covered_before(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
     """Return how much of disjoint ascending intervals lies before each moment. O(log n) for each."""
     begun = np.searchsorted(start_ns, at_ns, side="right")
     past_ns = np.maximum(np.append(at_ns.min(initial=0), end_ns)[begun] - at_ns, 0)
-    return np.asarray(np.append(0, np.cumsum(end_ns - start_ns))[begun] - past_ns)
+    return np.append(0, np.cumsum(end_ns - start_ns))[begun] - past_ns
 
 
 def overlaps(spans: Spans, start_ns: I64, end_ns: I64) -> tuple[I64, I64, I64]:
@@ -179,3 +180,83 @@ def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
     """Return whether the next row of a row's thread, by start and then the longest first, lies inside it."""
     before, after = successive(np.lexsort((-end_ns, start_ns, tid)), tid)
     return marked(len(tid), before[end_ns[after] <= end_ns[before]])
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each
+    at full span.
+    """
+
+    tids: I64  # ascending
+    origin_ns: int
+    span_ns: int
+
+    @staticmethod
+    def over(tid: I64, *times_ns: I64) -> Axis:
+        """Return the axis of the threads that there are, which spans all times."""
+        ns = np.concatenate(times_ns)
+        origin = int(ns.min()) if len(ns) else 0
+        return Axis(np.unique(tid[begins(tid)]), origin, int(ns.max(initial=origin)) - origin + 1)
+
+    def of(self, tid: I64, time_ns: I64) -> I64:
+        """Return the position of times on threads; every tid must be one of ``tids``, every time within the span."""
+        return np.searchsorted(self.tids, tid) * self.span_ns + (time_ns - self.origin_ns)
+
+    def clipped(self, tid: I64, time_ns: I64) -> I64:
+        """Return positions as ``of`` does, of times brought into the span."""
+        return self.of(tid, np.clip(time_ns, self.origin_ns, self.origin_ns + self.span_ns - 1))
+
+    def thread(self, at_ns: I64) -> I64:
+        """Return the index into ``tids`` of positions."""
+        return at_ns // self.span_ns
+
+    def time_ns(self, at_ns: I64) -> I64:
+        """Convert positions back to times."""
+        return at_ns % self.span_ns + self.origin_ns
+
+    def has(self, tid: I64) -> Bool:
+        """Tell for each thread whether it is on the axis."""
+        return np.searchsorted(self.tids, tid, "right") > np.searchsorted(self.tids, tid)
+
+
+class Neighbours(msgspec.Struct, frozen=True):
+    """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a
+    thread.
+    """
+
+    axis: Axis
+    at_ns: I64  # ascending
+    row: I64
+
+    @staticmethod
+    def of(tid: I64, time_ns: I64) -> Neighbours:
+        """Put rows in order, those of one time in their own. O(n log n)."""
+        axis = Axis.over(tid, time_ns, time_ns + 1)
+        at_ns = axis.of(tid, time_ns)
+        order = np.argsort(at_ns, kind="stable")
+        return Neighbours(axis, at_ns[order], order)
+
+    @staticmethod
+    def nested(axis: Axis, tid: I64, start_ns: I64, end_ns: I64, row: I64 | I32, around: I64 | I32) -> Neighbours:
+        """Put in order where rows that nest begin and end: from its start on a row is the innermost one, from its end
+        on the one ``around`` it. O(n log n).
+        """
+        at_ns = np.append(axis.of(tid, end_ns), axis.of(tid, start_ns))
+        # at one moment ends come first, those of inner rows before, then starts, those of outer rows before
+        order = np.lexsort((np.append(-row, row + 1), at_ns))
+        return Neighbours(axis, at_ns[order], np.append(around, row).astype(np.int64)[order])
+
+    def before(self, tid: I64, time_ns: I64) -> I64:
+        """Return the last row of each thread before a time, ``NOWHERE`` where there is none."""
+        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)) - 1, tid)
+
+    def since(self, tid: I64, time_ns: I64) -> I64:
+        """Return the first row of each thread from a time on, ``NOWHERE`` where there is none."""
+        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)), tid)
+
+    def _row(self, place: I64, tid: I64) -> I64:
+        if not len(self.row):
+            return np.full(len(place), NOWHERE)
+        real = np.clip(place, 0, len(self.row) - 1)
+        own = (place == real) & (self.axis.tids[self.axis.thread(self.at_ns[real])] == tid)
+        return np.where(own, self.row[real], NOWHERE)

@@ -113,7 +113,7 @@ def outermost(host: HostRows, rows: I64) -> I64:
     """Return those of ``rows`` of a thread that are inside no other one and take time, by start."""
     rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
-    return np.asarray(rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])])
+    return rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
 
 
 def _at(linked: Linked, found_by: str, rows: I64, start_ns: I64, end_ns: I64) -> Steps:

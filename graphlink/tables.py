@@ -274,7 +274,7 @@ def nearest(values: I64, among: I64) -> I64:
     if len(among) == 1:
         return np.zeros(len(values), np.int64)
     after = np.clip(np.searchsorted(among, values), 1, max(len(among) - 1, 1))
-    return np.asarray(after - (values - among[after - 1] <= among[after] - values))
+    return after - (values - among[after - 1] <= among[after] - values)
 
 
 def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:

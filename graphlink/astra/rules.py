@@ -335,7 +335,7 @@ def _groups(graph: Graph, coll: Bool, coupled: Bool, rank: int, groups: Groups |
     members = [groups.get(int(i)) for i in ids]
 
     def where(broken: list[bool]) -> Bool:
-        return np.asarray(named & np.array(broken, np.bool_)[which])
+        return named & np.array(broken, np.bool_)[which]
 
     return names | {
         "group-unknown": where([m is None for m in members]) | (coll & negative),

@@ -13,8 +13,8 @@ from graphlink.records import (
     apart,
     before_what,
     counted,
+    in_ms,
     joined,
-    ms,
     path_words,
     percent,
     share_word,
@@ -37,17 +37,17 @@ def listing(found: Listed, what: str) -> Lines:
     """Return the names that can be scaled, for people."""
     sort = "" if found.sort is None else f" of sort {found.sort}"
     head = (
-        f"{what}: {counted(found.of, 'name')}{sort} can be scaled: {_ms(found.ns)}, added up over threads, streams "
+        f"{what}: {counted(found.of, 'name')}{sort} can be scaled: {in_ms(found.ns)}, added up over threads, streams "
         "and ranks"
     )
-    path = "" if found.path_ns is None else f" of {_ms(found.path_ns)}, on machine {found.machine}"
+    path = "" if found.path_ns is None else f" of {in_ms(found.path_ns)}, on machine {found.machine}"
     if not (found.names or found.ranges):
         return [f"{what}: no work{sort} was recorded that can be scaled"]
     rows, inside = (
         [
             (
-                _ms(name.ns),
-                "" if name.path_ns is None else _ms(name.path_ns),
+                in_ms(name.ns),
+                "" if name.path_ns is None else in_ms(name.path_ns),
                 f"{name.nodes:,}",
                 name.sort,
                 short + before_what(name.before),
@@ -166,19 +166,19 @@ def _slot_waits(run: Run) -> Lines:
 
 
 def _replayed(r: RankEntry) -> str:
-    measured = "no recorded times" if r.measured_ns is None else f"measured {_ms(r.measured_ns)}"
+    measured = "no recorded times" if r.measured_ns is None else f"measured {in_ms(r.measured_ns)}"
     if not r.finished:
-        return f"{measured}, replayed until nothing could run, at {_ms(r.replayed_ns)}"
+        return f"{measured}, replayed until nothing could run, at {in_ms(r.replayed_ns)}"
     error = "" if r.error_pct is None else f", {r.error_pct:+.3f} % (self-consistency)"
-    return f"{measured}, replayed {_ms(r.replayed_ns)}{error}"
+    return f"{measured}, replayed {in_ms(r.replayed_ns)}{error}"
 
 
 def _all(run: Run) -> str:
-    measured = "" if run.measured_ns is None else f"measured {_ms(run.measured_ns)}, "
+    measured = "" if run.measured_ns is None else f"measured {in_ms(run.measured_ns)}, "
     error = "" if run.error_pct is None else f", {run.error_pct:+.3f} % (self-consistency)"
     apart = "; no time was measured over all ranks: see each" if run.measured_ns is None else ""
     ran, nodes = sum(r.ran for r in run.ranks), sum(r.nodes for r in run.ranks)
-    return f"{measured}replayed {_ms(run.total_ns)}{error}, {ran:,} of {nodes:,} nodes run{apart}"
+    return f"{measured}replayed {in_ms(run.total_ns)}{error}, {ran:,} of {nodes:,} nodes run{apart}"
 
 
 def _path(path: PathEntry) -> Lines:
@@ -189,11 +189,17 @@ def _path(path: PathEntry) -> Lines:
     parts = path_words(spent, whole, path.gap_share, path.delay_share)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
     top = [
-        (percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", share_word(f.work), shortened(f.name) + before_what(f.before))
+        (
+            percent(f.ns, whole),
+            in_ms(f.ns),
+            f"{f.nodes:,}",
+            share_word(f.work),
+            shortened(f.name) + before_what(f.before),
+        )
         for f in path.top
     ]
     return [
-        f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
+        f"  critical path  {in_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
         *([Table(top, align=">>><<", indent=4)] if top else []),
     ]
 
@@ -242,7 +248,7 @@ def _answer(w: WhatIf) -> str:
     if w.gain_pct is None:
         return "it does not finish"
     gain = w.before_ns - w.after_ns
-    return f"{'costs' if gain < 0 else 'saves'} {_ms(abs(gain))} ({percent(abs(gain), w.path_ns)})"
+    return f"{'costs' if gain < 0 else 'saves'} {in_ms(abs(gain))} ({percent(abs(gain), w.path_ns)})"
 
 
 def _answers(report: Report) -> Lines:
@@ -281,8 +287,8 @@ def _done(report: Report) -> list[str]:
 def _row(name: str, times_ns: Sequence[float], path_ns: float, *, finished: bool) -> tuple[str, ...]:
     before_ns, after_ns = times_ns
     gain = before_ns - after_ns
-    gained = (_ms(gain), percent(gain, path_ns)) if finished else ("does not finish", "")
-    return name, _ms(before_ns), _ms(after_ns), *gained
+    gained = (in_ms(gain), percent(gain, path_ns)) if finished else ("does not finish", "")
+    return name, in_ms(before_ns), in_ms(after_ns), *gained
 
 
 def _stuck(entries: Sequence[StuckEntry]) -> list[str]:
@@ -296,10 +302,6 @@ def _stuck(entries: Sequence[StuckEntry]) -> list[str]:
 def _node(node: NodeAt, run: Run) -> str:
     rank = f"rank {node.rank} " if len(run.ranks) > 1 else ""
     return f"{rank}{node.id} {shortened(node.name)}"
-
-
-def _ms(ns: float) -> str:
-    return f"{ms(ns)} ms"
 
 
 def _us(ns: int) -> str:

@@ -24,14 +24,14 @@ from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.reject import Dependencies, merge
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Axis, behind_rows
+from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Sync, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import NOTE, Short
-from graphlink.spans import Spans
+from graphlink.spans import Axis, Spans
 from graphlink.tables import how_many, take
 
 NO_ROWS = (

@@ -30,10 +30,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
+from graphlink.spans import Neighbours
 from graphlink.tables import codes, in_order, marked, spread, successive, tuples
 
 RIGHT_AFTER_NS: Final = 30_000

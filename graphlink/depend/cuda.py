@@ -19,12 +19,12 @@ from graphlink.choices import LATENCY_NS
 from graphlink.depend.commevents import StreamWait
 from graphlink.depend.recorded_on import Shown, keeping, likeliest
 from graphlink.depend.replays import Replays, between, replays
-from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Waits
 from graphlink.patterns import containing
+from graphlink.spans import Neighbours
 from graphlink.tables import (
     begins,
     concat,

@@ -18,12 +18,12 @@ from graphlink.depend.reject import Dependencies, next_operator, wait_ends
 from graphlink.depend.sleep import Sleeps, silences, sleeps, while_hidden_ran
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import Run, forward_backward, handed_over
-from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
+from graphlink.depend.timeline import Elements, EulerTour, elements, marks
 from graphlink.linking.call_roles import SYNCS
 from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.spans import Spans, union
+from graphlink.spans import Neighbours, Spans, union
 from graphlink.tables import concat, distinct, least, spread, sums
 
 FEWEST: Final = 5  # waits that show how long waking takes

@@ -12,11 +12,11 @@ import numpy as np
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import WAKING_NS, Sleeps, silences
 from graphlink.depend.threads import ASLEEP_NS
-from graphlink.depend.timeline import Axis, Elements, EulerTour
+from graphlink.depend.timeline import Elements, EulerTour
 from graphlink.linking.nest import ASKING, enclosing
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
-from graphlink.spans import NONE, Spans, holding, joined, overlap_ns, overlaps
+from graphlink.spans import NONE, Axis, Spans, holding, joined, overlap_ns, overlaps
 from graphlink.tables import MOST, begins, concat, distinct, in_order, marked, spread, sums, take
 
 WAIT_END_NS = 50_000

@@ -9,10 +9,10 @@ import numpy as np
 
 from graphlink.depend.points import Blocked, Cuts, Points, points
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Axis, Elements, EulerTour
+from graphlink.depend.timeline import Elements, EulerTour
 from graphlink.graph_model import NodeKind
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
-from graphlink.spans import NONE, Spans
+from graphlink.spans import NONE, Axis, Spans
 from graphlink.tables import spread
 
 

@@ -38,9 +38,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, SyncKind, Trace
 from graphlink.patterns import fits
+from graphlink.spans import Neighbours
 from graphlink.steps import PROFILER_STEP
 from graphlink.tables import codes, lookup, spread, stacked
 

@@ -32,11 +32,11 @@ from graphlink.depend.cuda import BLOCKED_NS, EVENT_NS, CudaWaits, waits_of
 from graphlink.depend.devicetime import stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.modes import Mode, mode_of
-from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 from graphlink.patterns import containing
+from graphlink.spans import Neighbours
 from graphlink.tables import largest, tuples
 
 USUAL = Mode(3_000, 12_000)

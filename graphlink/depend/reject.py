@@ -19,11 +19,11 @@ import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.replays import Replays
-from graphlink.depend.timeline import Neighbours
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.patterns import fits
+from graphlink.spans import Neighbours
 from graphlink.steps import PROFILER_STEP
 from graphlink.tables import begins, concat, how_many, in_order, marked, spread, take
 

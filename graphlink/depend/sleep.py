@@ -32,10 +32,10 @@ import numpy as np
 
 from graphlink.depend.modes import mode_of
 from graphlink.depend.threads import ASLEEP_NS, Handed, Run
-from graphlink.depend.timeline import Axis, Elements, EulerTour, behind_rows, in_loader
+from graphlink.depend.timeline import Elements, EulerTour, behind_rows, in_loader
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
-from graphlink.spans import NONE, Spans, joined
+from graphlink.spans import NONE, Axis, Spans, joined
 from graphlink.tables import distinct, take, tuples
 
 WAKING_NS = 2_000_000

@@ -25,8 +25,9 @@ from graphlink.depend.points import Blocked
 from graphlink.depend.reject import Dependencies
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.threads import ASLEEP_NS
-from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
+from graphlink.depend.timeline import Elements, EulerTour
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
+from graphlink.spans import Axis, Neighbours
 from graphlink.tables import how_many, numbered_rows, spread, take
 
 NEAR_NS: Final = 100_000

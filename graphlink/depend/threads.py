@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from graphlink.depend.timeline import Elements, Neighbours
+from graphlink.depend.timeline import Elements
 from graphlink.linking.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
+from graphlink.spans import Neighbours
 from graphlink.tables import last_before, lookup, pointing_at, take, tuples
 
 ASLEEP_NS = 100_000  # of a silence in which a thread may have slept

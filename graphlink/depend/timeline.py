@@ -14,7 +14,8 @@ import numpy as np
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import NEXT_BATCH, fits
-from graphlink.tables import begins, marked, spread
+from graphlink.spans import Axis
+from graphlink.tables import marked, spread
 
 
 class Elements(msgspec.Struct, frozen=True):
@@ -32,86 +33,6 @@ class Elements(msgspec.Struct, frozen=True):
     def whose_row(self, element: I64 | I32, is_so: Bool) -> Bool:
         """Return what ``is_so`` of host rows says of the rows of elements; of none and of calls False."""
         return np.asarray(np.append(is_so, False)[np.append(self.row, NOWHERE)[element]])
-
-
-class Axis(msgspec.Struct, frozen=True):
-    """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each
-    at full span.
-    """
-
-    tids: I64  # ascending
-    origin_ns: int
-    span_ns: int
-
-    @staticmethod
-    def over(tid: I64, *times_ns: I64) -> Axis:
-        """Return the axis of the threads that there are, which spans all times."""
-        ns = np.concatenate(times_ns)
-        origin = int(ns.min()) if len(ns) else 0
-        return Axis(np.unique(tid[begins(tid)]), origin, int(ns.max(initial=origin)) - origin + 1)
-
-    def of(self, tid: I64, time_ns: I64) -> I64:
-        """Return the position of times on threads; every tid must be one of ``tids``, every time within the span."""
-        return np.searchsorted(self.tids, tid) * self.span_ns + (time_ns - self.origin_ns)
-
-    def clipped(self, tid: I64, time_ns: I64) -> I64:
-        """Return positions as ``of`` does, of times brought into the span."""
-        return self.of(tid, np.clip(time_ns, self.origin_ns, self.origin_ns + self.span_ns - 1))
-
-    def thread(self, at_ns: I64) -> I64:
-        """Return the index into ``tids`` of positions."""
-        return at_ns // self.span_ns
-
-    def time_ns(self, at_ns: I64) -> I64:
-        """Convert positions back to times."""
-        return at_ns % self.span_ns + self.origin_ns
-
-    def has(self, tid: I64) -> Bool:
-        """Tell for each thread whether it is on the axis."""
-        return np.searchsorted(self.tids, tid, "right") > np.searchsorted(self.tids, tid)
-
-
-class Neighbours(msgspec.Struct, frozen=True):
-    """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a
-    thread.
-    """
-
-    axis: Axis
-    at_ns: I64  # ascending
-    row: I64
-
-    @staticmethod
-    def of(tid: I64, time_ns: I64) -> Neighbours:
-        """Put rows in order, those of one time in their own. O(n log n)."""
-        axis = Axis.over(tid, time_ns, time_ns + 1)
-        at_ns = axis.of(tid, time_ns)
-        order = np.argsort(at_ns, kind="stable")
-        return Neighbours(axis, at_ns[order], order)
-
-    @staticmethod
-    def nested(axis: Axis, tid: I64, start_ns: I64, end_ns: I64, row: I64 | I32, around: I64 | I32) -> Neighbours:
-        """Put in order where rows that nest begin and end: from its start on a row is the innermost one, from its end
-        on the one ``around`` it. O(n log n).
-        """
-        at_ns = np.append(axis.of(tid, end_ns), axis.of(tid, start_ns))
-        # at one moment ends come first, those of inner rows before, then starts, those of outer rows before
-        order = np.lexsort((np.append(-row, row + 1), at_ns))
-        return Neighbours(axis, at_ns[order], np.append(around, row).astype(np.int64)[order])
-
-    def before(self, tid: I64, time_ns: I64) -> I64:
-        """Return the last row of each thread before a time, ``NOWHERE`` where there is none."""
-        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)) - 1, tid)
-
-    def since(self, tid: I64, time_ns: I64) -> I64:
-        """Return the first row of each thread from a time on, ``NOWHERE`` where there is none."""
-        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)), tid)
-
-    def _row(self, place: I64, tid: I64) -> I64:
-        if not len(self.row):
-            return np.full(len(place), NOWHERE)
-        real = np.clip(place, 0, len(self.row) - 1)
-        own = (place == real) & (self.axis.tids[self.axis.thread(self.at_ns[real])] == tid)
-        return np.where(own, self.row[real], NOWHERE)
 
 
 class EulerTour(msgspec.Struct, frozen=True):

@@ -125,9 +125,7 @@ class Basis:
     def of(self, values: Sequence[int]) -> F64:
         """Return the values that count of a part: one a step, or their sum."""
         column = np.asarray(values, np.float64)
-        return np.asarray(
-            column.sum(keepdims=True) if self.per == "run" else column[2:] if self.per == "step" else column[1:2]
-        )
+        return column.sum(keepdims=True) if self.per == "run" else column[2:] if self.per == "step" else column[1:2]
 
     def steps(self, run: RunFacts | RankFacts) -> F64:
         """Return the times that count of a run or rank, in ns."""

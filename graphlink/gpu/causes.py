@@ -17,7 +17,6 @@ import numpy as np
 from graphlink import spans
 from graphlink.causes import Cause, Reasons, Texts, recorded_causes
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.timeline import Axis, Neighbours
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Idle
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, before_on_thread, last_source, wait_slices, waited_for
@@ -28,7 +27,7 @@ from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, DeviceKind, HostRows, Linked
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import in_function
-from graphlink.spans import NEVER, Pieces, Spans
+from graphlink.spans import NEVER, Axis, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
 from graphlink.tables import (
     MOST,
@@ -344,7 +343,7 @@ def awaited_by(graph: Graph, linked: Linked) -> I64:
     order = np.argsort(graph.end_ns[kept.source], kind="stable")
     order = order[graph.kind[kept.source[order]] == NodeKind.DEVICE_OP]
     name = linked.trace.device.name[graph.row[kept.source[order]]].astype(np.int64)
-    return np.asarray(spread(len(linked.trace.calls.name), kept.call[order], name))
+    return spread(len(linked.trace.calls.name), kept.call[order], name)
 
 
 def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:

@@ -10,14 +10,13 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, Iterations, OverTime, StepTime
 from graphlink.gpu.table import replay_words, replays_of
 from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
-from graphlink.spans import Spans, overlap_ns
+from graphlink.spans import Neighbours, Spans, overlap_ns
 from graphlink.steps import commonest, outermost
 from graphlink.tables import MOST, distinct, grouped, values_at
 from graphlink.wings import Field

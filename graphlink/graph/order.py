@@ -172,7 +172,7 @@ class Chains:
             own_ns += np.append(lag_ns, 0)[self._along]
         own_ns[begins] = 0
         ends_ns = np.cumsum(own_ns, dtype=np.int64)
-        return np.asarray(spread(len(ends_ns), self._order, ends_ns - np.repeat(ends_ns[begins], self._size)))
+        return spread(len(ends_ns), self._order, ends_ns - np.repeat(ends_ns[begins], self._size))
 
 
 def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None, chains: Chains | None = None) -> I64:
@@ -186,7 +186,7 @@ def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = Non
     lags = behind_ns[chains.node]
     if lag_ns is not None:
         lags += lag_ns[chains.edge]
-    return np.asarray(passed(chains.first, chains.source, cost_ns[chains.head], lags)[chains.of_node] + behind_ns)
+    return passed(chains.first, chains.source, cost_ns[chains.head], lags)[chains.of_node] + behind_ns
 
 
 def passed(first: I64, source: I64, cost_ns: I64, lag_ns: I64) -> I64:

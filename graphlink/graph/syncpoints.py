@@ -11,13 +11,13 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
-from graphlink.depend.timeline import Neighbours
 from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I64, NOWHERE, Linked
+from graphlink.spans import Neighbours
 from graphlink.tables import in_order, nowhere, tuples
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.timeline import Axis
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Linked
+from graphlink.spans import Axis
 from graphlink.tables import marked, nowhere, spread, successive, values_at
 
 ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)  # edges between device ops
@@ -69,7 +69,7 @@ def last_source(graph: Graph, node: I32 | I64, kinds: Sequence[EdgeKind], place:
     edge = np.flatnonzero((target != NOWHERE) & np.isin(graph.edge_kind, kinds) & ~delays[graph.source])
     order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
     source = graph.source[order].astype(np.int64)
-    return np.asarray(spread(int(place.max(initial=-1)) + 1, target[order], source))  # of several the last holds
+    return spread(int(place.max(initial=-1)) + 1, target[order], source)  # of several the last holds
 
 
 def waited_for(graph: Graph, waits: WaitSlices) -> tuple[I64, I64, I64]:

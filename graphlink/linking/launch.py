@@ -19,6 +19,7 @@ from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 from graphlink.patterns import COPY, LAUNCH, fits
 from graphlink.records import counted, ms
+from graphlink.spans import Axis
 from graphlink.tables import MOST, how_many, lookup, nowhere, take
 
 NO_CORRELATION = "no correlation id"
@@ -107,20 +108,11 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
     rows, calls = trace.host, trace.calls
     if not len(calls.start_ns):
         return calls.end_ns
-    tids = np.unique(calls.tid)
-    origin_ns, past_ns = int(calls.start_ns.min()), int(calls.end_ns.max()) + 1
-    bounding = ~crossing & np.isin(rows.tid, tids)
-
-    def on_one_axis(tid: I64, time_ns: I64) -> I64:
-        """Return positions thread after thread, each from the first begin to the last end of a call."""
-        inside = np.clip(time_ns, origin_ns, past_ns) - origin_ns
-        return np.searchsorted(tids, tid) * (past_ns - origin_ns + 1) + inside
-
-    start, end = on_one_axis(calls.tid, calls.start_ns), on_one_axis(calls.tid, calls.end_ns)
-    row_tid = rows.tid[bounding]
-    bounds = np.sort(
-        np.concatenate([on_one_axis(row_tid, rows.start_ns[bounding]), on_one_axis(row_tid, rows.end_ns[bounding])])
-    )
+    axis = Axis.over(calls.tid, calls.start_ns, calls.end_ns)
+    bounding = ~crossing & axis.has(rows.tid)
+    tid = rows.tid[bounding]
+    start, end = axis.of(calls.tid, calls.start_ns), axis.of(calls.tid, calls.end_ns)
+    bounds = np.sort(np.append(axis.clipped(tid, rows.start_ns[bounding]), axis.clipped(tid, rows.end_ns[bounding])))
     last = int(end.max())
     until = np.append(bounds, last)[np.searchsorted(bounds, start + slack_ns, side="right")]
     in_turn = np.lexsort((end, start))  # of calls that begin together, the shortest comes first
@@ -218,7 +210,7 @@ def launched_before(trace: Trace, alone: Bool) -> Bool:
     older = device.correlation < (ids.min() if len(ids) else 0)
     if len(calls.start_ns):
         older |= device.start_ns <= calls.start_ns[0] + rounding_ns(trace)
-    return np.asarray(alone & older & (device.correlation > 0))
+    return alone & older & (device.correlation > 0)
 
 
 def _launches(trace: Trace, slack_ns: int) -> tuple[I32, dict[str, int]]:

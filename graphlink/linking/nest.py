@@ -20,7 +20,8 @@ import numpy as np
 from graphlink.linking.commtypes import collective_type, kind_of
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows, Linked
 from graphlink.patterns import fits
-from graphlink.tables import MOST, in_order, last_before, marked, nowhere, numbered_rows, spread, tuples
+from graphlink.spans import Neighbours
+from graphlink.tables import MOST, in_order, last_before, marked, nowhere, numbered_rows, spread, tuples, values_at
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
 _FRAMES: Final = 8  # of a stack
@@ -134,20 +135,9 @@ def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
 
     Of equal starts it is the last in the table, which is the innermost; NOWHERE where none had started.
     """
-    found = nowhere(len(at_ns), np.int32)
-    if not len(at_ns):
-        return found
-    row = in_order(np.flatnonzero(usable).astype(np.int32), rows.tid)
-    row_tid = rows.tid[row]
-    asks = np.argsort(tid, kind="stable")
-    threads, first = np.unique(tid[asks], return_index=True)
-    bounds = np.append(first, len(asks))
-    begin, stop = np.searchsorted(row_tid, threads, "left"), np.searchsorted(row_tid, threads, "right")
-    for k in range(len(threads)):
-        mine, ask = row[begin[k] : stop[k]], asks[bounds[k] : bounds[k + 1]]
-        at = np.searchsorted(rows.start_ns[mine], at_ns[ask], "right") - 1
-        found[ask[at >= 0]] = mine[at[at >= 0]]
-    return found
+    row = np.flatnonzero(usable)
+    started = Neighbours.of(rows.tid[row], rows.start_ns[row]).before(tid, at_ns + 1)
+    return values_at(row, started).astype(np.int32)
 
 
 def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_ns: I64) -> I32:

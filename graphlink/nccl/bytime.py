@@ -29,6 +29,7 @@ from graphlink.nccl.shift import (
     timeline,
 )
 from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.spans import Axis
 from graphlink.tables import codes, least, lookup, nowhere, successive, tuples
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
@@ -272,13 +273,10 @@ def _near(times_ns: I64, of: I64, others_ns: I64, others_of: I64, far_ns: int) -
     """Return whether one of ``others`` that is of the same stands within ``far_ns`` of each time: it could have been
     the one that meets.
     """
-    if not len(others_ns) or not len(times_ns):
-        return np.zeros(len(times_ns), np.bool_)
-    base = min(int(times_ns.min()), int(others_ns.min())) - far_ns
-    span = max(int(times_ns.max()), int(others_ns.max())) - base + 2 * far_ns
-    place = np.sort(others_of * span + others_ns - base)
-    own = of * span + times_ns - base
-    return np.asarray(np.searchsorted(place, own - far_ns) < np.searchsorted(place, own + far_ns, side="right"))
+    axis = Axis.over(np.append(of, others_of), times_ns - far_ns, times_ns + far_ns, others_ns)
+    place = np.sort(axis.of(others_of, others_ns))
+    from_, until = axis.of(of, times_ns - far_ns), axis.of(of, times_ns + far_ns)
+    return np.searchsorted(place, from_) < np.searchsorted(place, until, side="right")
 
 
 def _among(times_ns: I64, of: I64) -> I64:

@@ -189,10 +189,7 @@ def evidence_bits(line: EventTimes, shift: Shift) -> float:
     place = context[order] * span + since[order]
     near = 2 * shift.reach_ns
     alike = np.searchsorted(place, place + near, side="right") - np.searchsorted(place, place - near, side="left")
-    every = np.searchsorted(context[order], context[order], side="right") - np.searchsorted(
-        context[order], context[order], side="left"
-    )
-    bits = spread(len(order), order, np.log2(every / alike))
+    bits = spread(len(order), order, np.log2(np.bincount(context)[context[order]] / alike))
     follow = (np.diff(shift.left) == 1) & (np.diff(shift.right) == 1)
     return float(bits[shift.right[1:][follow]].sum())
 

@@ -72,7 +72,7 @@ class PathTable:
         self._name = np.append(self._name, key[~old] % len(self.names))
         own = np.array([len(self.names[k]) for k in (key[~old] % len(self.names)).tolist()], np.int64)
         self._length = np.append(self._length, self._length[key[~old] // len(self.names)] + own)
-        return np.asarray(number[which])
+        return number[which]
 
     def texts(self, paths: I64) -> list[list[str]]:
         """Return the names of each path, outermost first."""

@@ -264,11 +264,6 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
 _WHAT: Final = "operations of this version of graphlink"
 
 
-def encode(operations: Operations) -> bytes:
-    """Return the file's bytes."""
-    return msgspec.json.encode(operations) + b"\n"
-
-
 def load(path: Path) -> Operations:
     """Read a file of an earlier run.
 

@@ -42,15 +42,16 @@ class _Operations(Wing):
         return Grouped(found.of_node, found)
 
     def finish(self, work: RankWork) -> RankPart:
+        import msgspec
+
         from graphlink import publish
         from graphlink.operations.find import measured
         from graphlink.operations.on_device import device_rows
-        from graphlink.operations.records import encode
 
         found = work.grouped["operations"].found
         ops = measured(found, work.graph, work.linked, work.comm, work.explained, work.rank)
         name = output_names.operations(work.rank)
-        publish.write(work.folder / name, encode(ops))
+        publish.write(work.folder / name, msgspec.json.encode(ops) + b"\n")
         deep = found.host.deep
         told = f"{deep:,} ops and ranges lie too deep for paths of their own: they count as those around them"
         rows = device_rows(work.graph, work.linked)

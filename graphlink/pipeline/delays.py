@@ -25,7 +25,6 @@ import numpy as np
 from graphlink import spans
 from graphlink.causes import Cause, Texts, recorded_causes
 from graphlink.choices import LATENCY_NS
-from graphlink.depend.timeline import Neighbours
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, last_source, waited_for
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, Linked
@@ -34,7 +33,7 @@ from graphlink.pipeline.between_ranks import of_rows
 from graphlink.pipeline.named_ranges import Entries
 from graphlink.pipeline.records import Delays, Pass
 from graphlink.pipeline.work import Worked
-from graphlink.spans import NEVER, Pieces, Spans
+from graphlink.spans import NEVER, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
 from graphlink.tables import begins, concat, least, nowhere, spread, take, tuples, values_at
 

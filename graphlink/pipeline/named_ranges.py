@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from graphlink.depend.timeline import Axis, Neighbours
 from graphlink.errors import UsageError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.records import Pass
+from graphlink.spans import Axis, Neighbours
 from graphlink.steps import STEP_MARK
 from graphlink.tables import begins, concat, marked, nowhere, numbered_values, spread, take, tuples, turns, values_at
 
@@ -366,7 +366,7 @@ def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
     if (numbers == NOWHERE).any() or len(np.unique(numbers)) < len(numbers):
         numbers = np.arange(len(texts))
     found = np.searchsorted(start_ns, entries.start_ns, side="right") - 1
-    return np.asarray(np.where(found >= 0, numbers[np.maximum(found, 0)], numbers[0] - 1))
+    return np.where(found >= 0, numbers[np.maximum(found, 0)], numbers[0] - 1)
 
 
 def _by_repetition(entries: Entries) -> I64:

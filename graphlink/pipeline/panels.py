@@ -135,7 +135,7 @@ class Marks:
     @property
     def is_box(self) -> Bool:
         """Return which are no idle intervals."""
-        return np.asarray(self.look < FIRST_CAUSE)
+        return self.look < FIRST_CAUSE
 
 
 class Panel(msgspec.Struct, frozen=True):

@@ -155,22 +155,9 @@ def fits(row: Row, limit: float, kept: float) -> bool:
     """Tell whether each microbatch of a rank has its F, I and W in this order, and its activations never exceed
     ``limit``.
     """
-    forwards = inputs = weights = 0
-    limit += _ROUNDING
-    for phase in row:
-        if phase == F:
-            forwards += 1
-            if forwards - inputs + kept * (inputs - weights) > limit:
-                return False
-        elif phase == I:
-            inputs += 1
-            if inputs > forwards:
-                return False
-        else:
-            weights += 1
-            if weights > inputs:
-                return False
-    return True
+    forwards, inputs, weights = (np.cumsum(np.frombuffer(row, np.uint8) == phase) for phase in (F, I, W))
+    stored = forwards - inputs + kept * (inputs - weights)
+    return bool(((stored <= limit + _ROUNDING) & (inputs <= forwards) & (weights <= inputs)).all())
 
 
 def _patterns(job: _Job) -> Iterator[_Played]:

@@ -149,7 +149,7 @@ class PlotArea:
         """Return positions to a hundredth: what follows each other in time does so in the picture, and widths
         add up.
         """
-        return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
+        return np.round((ns - self.first_ns) / self.ns_per_pixel, 2)
 
 
 def _frame(panels: Sequence[Panel], widest: int) -> PlotArea:

@@ -430,7 +430,7 @@ def cut(durations: I64, parts: int, shares: Sequence[F64]) -> I64:
         of = shares[whole[at]]
         until[at] += durations[whole[at]] * np.interp(left[at] / parts, np.linspace(0, 1, len(of)), of)
     at_ns = np.rint(until).astype(np.int64)
-    return np.asarray(at_ns[1:] - at_ns[:-1])
+    return at_ns[1:] - at_ns[:-1]
 
 
 def shares(phase: int, layers: ByPhase) -> F64:

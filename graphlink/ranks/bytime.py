@@ -103,7 +103,7 @@ def recorded_by_both(left_ns: I64, right_ns: I64, near_ns: int) -> int:
 
 def _allowed(end_ns: I64, near_ns: int) -> I64:
     """Return by how much the time between neighbours may differ between two ranks."""
-    return np.asarray(near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64))
+    return near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64)
 
 
 def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:

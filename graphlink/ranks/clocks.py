@@ -138,7 +138,7 @@ def _drifts(fit: Fit, grown: Tree) -> Bool:
     near = np.full(len(grown.pair), np.inf)
     hung = grown.pair != NOWHERE
     near[hung] = np.sqrt(variance[grown.pair[hung]])
-    return np.asarray((near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance))))
+    return (near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance)))
 
 
 def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolution_ns: int) -> Affine:

@@ -118,7 +118,7 @@ def sorted_by(group: I32 | I64, value: I64, groups: int) -> I64:
         both.sort()
         both &= (1 << bits) - 1
         return both
-    return np.asarray(value[np.lexsort((value, group))])
+    return value[np.lexsort((value, group))]
 
 
 def quantiles(group: I32 | I64, value: I64, groups: int) -> I64:

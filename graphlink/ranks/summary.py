@@ -18,7 +18,7 @@ from graphlink.records import (
     against_recorded,
     counted,
     first_few,
-    ms,
+    in_ms,
     share_word,
     shares_words,
     size,
@@ -239,7 +239,7 @@ def run_table(run: Run) -> Lines:
     rows += [
         (
             "excluded",
-            f"{a.type} {a.number} of {a.group}, the last rank {_ms(a.skew_ns)} late, which counts nowhere: {a.why}",
+            f"{a.type} {a.number} of {a.group}, the last rank {in_ms(a.skew_ns)} late, which counts nowhere: {a.why}",
         )
         for a in run.set_apart[:SHOWN]
     ] + _more("excluded", len(run.set_apart))
@@ -346,9 +346,9 @@ def _group_rows(group: Group) -> list[tuple[str, str]]:
         rows.append(
             (
                 f"  {c.type}",
-                f"{c.count:,} times{apart}, {size(c.bytes)} in all; the last rank came {_ms(c.skew_median_ns)} after "
-                f"the first (median; 95 %: {_ms(c.skew_p95_ns)}); all of them waited {_ms(c.wait_ns)}; transfer "
-                f"{_ms(c.transfer_ns)}{bandwidth}",
+                f"{c.count:,} times{apart}, {size(c.bytes)} in all; the last rank came {in_ms(c.skew_median_ns)} after "
+                f"the first (median; 95 %: {in_ms(c.skew_p95_ns)}); all of them waited {in_ms(c.wait_ns)}; transfer "
+                f"{in_ms(c.transfer_ns)}{bandwidth}",
             )
         )
     return rows
@@ -358,17 +358,19 @@ def _replayed(replay: RunReplay) -> str:
     ran = f"; only {replay.ran:,} of {replay.nodes:,} nodes ran" if replay.ran < replay.nodes else ""
     known = replay.error_pct is not None and replay.measured_ns is not None
     beside = f", {against_recorded(replay.error_pct or 0.0).removeprefix('takes ')}" if known else ""
-    return f"{_ms(replay.replayed_ns)}{beside}{ran}"
+    return f"{in_ms(replay.replayed_ns)}{beside}{ran}"
 
 
 def _path(replay: RunReplay) -> str:
     whole = replay.path_ns or 1
     before = replay.replayed_ns - replay.path_ns
-    late = f", from rank {replay.path_from_rank}, whose recording began {_ms(before)} after the first" if before else ""
+    late = (
+        f", from rank {replay.path_from_rank}, whose recording began {in_ms(before)} after the first" if before else ""
+    )
     parts = shares_words({share_word(name): ns for name, ns in replay.path_share_ns.items()}, whole)
     most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
     on = first_few([f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most], SHOWN)
-    return f"{_ms(replay.path_ns)}{late}: {parts}; on rank {on}"
+    return f"{in_ms(replay.path_ns)}{late}: {parts}; on rank {on}"
 
 
 def _compared(c: Compared) -> str:
@@ -377,14 +379,10 @@ def _compared(c: Compared) -> str:
         f"{c.file}: {c.nodes:,} nodes ({c.own_nodes:,} here), {c.dependencies:,} dependencies "
         f"({c.own_dependencies:,}); "
         f"{c.same_collectives:,} of its {c.collectives:,} typed collectives are here, {alike}; "
-        f"replays in {_ms(c.replayed_ns)}, {c.error_pct:+.3f} % of what was recorded; graphlink check: "
+        f"replays in {in_ms(c.replayed_ns)}, {c.error_pct:+.3f} % of what was recorded; graphlink check: "
         f"{c.check_errors} errors"
     )
 
 
 def _more(name: str, count: int) -> list[tuple[str, str]]:
     return [(name, f"... and {count - SHOWN:,} more of them")] if count > SHOWN else []
-
-
-def _ms(ns: int) -> str:
-    return f"{ms(ns)} ms"

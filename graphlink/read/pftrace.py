@@ -31,7 +31,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.kinds import PACKET
 from graphlink.read.pftrace_rows import BEGIN, END, MESSAGES, Rows
 from graphlink.read.source import Source, open_source
-from graphlink.tables import how_many, lookup, successive
+from graphlink.tables import how_many, lookup, places, spread, successive
 
 _BATCH_BYTES: Final = 1 << 18
 _MAX_PACKET_BYTES: Final = 64 << 20  # the one with all names is the longest
@@ -215,8 +215,7 @@ class _Times:
             and (when[after] < when[before]).any()
         ):
             begins, ends = _nested(when, track, begin)
-        out = np.full(len(when), -1, np.int64)
-        out[begins] = when[ends] - when[begins]
+        out = spread(len(when), begins, when[ends] - when[begins])
         return out[begin], how_many(~begin) - len(ends)
 
     def waits(self, rows: Rows) -> Iterator[bytes]:
@@ -243,12 +242,8 @@ def _columns(numbers: array[int], count: int) -> I64:
 def _nested(when: I64, track: I64, begin: Bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return begins and their ends, nested on each track: the same level, by time and then as they stand."""
     order = np.lexsort((when, track))
-    level = np.zeros(len(order), np.int64)
-    level[order] = np.cumsum(np.where(begin[order], 1, -1))
-    level += ~begin
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    first, second = successive(np.lexsort((place, level, track)), track, level)
+    level = spread(len(order), order, np.cumsum(np.where(begin[order], 1, -1))) + ~begin
+    first, second = successive(np.lexsort((places(order, len(order)), level, track)), track, level)
     pairs = begin[first] & ~begin[second]
     return first[pairs], second[pairs]
 

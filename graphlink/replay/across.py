@@ -223,11 +223,6 @@ def _top_gain(work: Workload, played: Played, of_path: Sequence[FamilyEntry], gr
     )
 
 
-def encode(found: CriticalAcross) -> bytes:
-    """Return the bytes of ``critical_path.ranks.json``."""
-    return msgspec.json.encode(found) + b"\n"
-
-
 def load(path: Path) -> CriticalAcross:
     """Read ``critical_path.ranks.json`` of an earlier run.
 

@@ -31,7 +31,7 @@ from graphlink.replay.draft import NewEdges, rewired
 from graphlink.replay.network import group_sizes, in_group
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload
-from graphlink.tables import least, numbered_rows, places
+from graphlink.tables import least, marked, numbered_rows, places
 
 MB: Final = 1 << 20
 MOST_PIECES: Final = 1024
@@ -132,9 +132,7 @@ def _turns(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I
 
 def _waiting(work: Workload, nodes: I64) -> tuple[I32, I64]:
     """Return (source, target) of the edges from collectives to what waits for them, but for delays of their stream."""
-    there = np.zeros(len(work), np.bool_)
-    there[nodes] = True
-    edges = np.flatnonzero(there[work.source])
+    edges = np.flatnonzero(marked(len(work), nodes)[work.source])
     source, target, stream = work.source[edges], work.target[edges], work.column("stream")
     waits = (work.work[target] != Work.DELAY) | (stream[target] != stream[source])
     return source[waits], target[waits]

@@ -176,7 +176,6 @@ class Messages:
 
     send: I64
     receive: I64
-    sent_ns: I64  # the send began
     both_ns: I64  # both had begun
     received_ns: I64  # the receive ended
 
@@ -194,9 +193,8 @@ def messages(work: Workload, match: Matched) -> Messages:
     """Return the messages of ``match``. Linear."""
     receive = np.flatnonzero((match.code == RECEIVE) & (match.partner != NOWHERE))
     send = match.partner[receive].astype(np.int64)
-    sent = recorded_ns(work, match.clock, "start_ns", send)
-    both = np.maximum(sent, recorded_ns(work, match.clock, "start_ns", receive))
-    return Messages(send, receive, sent, both, recorded_ns(work, match.clock, "end_ns", receive))
+    both = np.maximum(*(recorded_ns(work, match.clock, "start_ns", nodes) for nodes in (send, receive)))
+    return Messages(send, receive, both, recorded_ns(work, match.clock, "end_ns", receive))
 
 
 def shortest_ns(match: Matched, cost_ns: I64) -> I64:

@@ -118,11 +118,11 @@ class Transfers:
 
     @property
     def wire_bytes(self) -> F64:
-        return np.asarray(self.size_bytes * wire_share(self.type, self.members.astype(np.float64)))
+        return self.size_bytes * wire_share(self.type, self.members.astype(np.float64))
 
     @property
     def steps(self) -> I64:
-        return np.asarray((self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1))
+        return (self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1)
 
 
 def transfers(work: Workload, groups: Groups) -> Transfers:

@@ -209,11 +209,6 @@ def top(counts: dict[str, int]) -> dict[str, int]:
     return {**dict(order[:TOP_NAMES]), **({"...": rest} if rest else {})}
 
 
-def encode(summary: Summary) -> bytes:
-    """Encode the summary as JSON with line breaks."""
-    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
-
-
 def load(path: Path) -> Summary:
     """Read an earlier run's summary.
 

@@ -205,7 +205,7 @@ def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, fold
     of_node = next((made.of_node for made in grouped.values()), None)
     found = path_file.explain(graph, linked, prepared.comm, played.end_ns, cost, operation=of_node)
     publish.write(folder / files[1], path_file.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
-    work = RankWork(prepared, joined, options, folder, graph, cost, played, found, grouped)
+    work = RankWork(prepared, joined, options, folder, graph, played, found, grouped)
     added = {name: hooks.finish(work) for name, hooks in each()}
     files += [file for part in added.values() for file in part.files]
     if options.timeline != "none":

@@ -282,7 +282,7 @@ def _summarised(
             for key, value in hooks.of_run(result, recorded.get(name) if recorded else None).items()
         },
     )
-    publish.write(folder / summary.NAME, summary.encode(whole))
+    publish.write_json(folder / summary.NAME, whole)
     return whole
 
 

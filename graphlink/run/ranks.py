@@ -22,7 +22,6 @@ from graphlink.ranks import summary
 from graphlink.ranks.columns import rank_comms
 from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
-from graphlink.replay.across import encode as encode_across
 from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.join import cut_short, join
@@ -141,7 +140,7 @@ def join_ranks(
         log.info("replaying all ranks")
         members = {number: ranks for of_rank in ids.values() for (ranks, _), number in of_rank.items()}
         path = across({rank: state.take_graph(rank, folder) for rank in sorted(joined.ranks)}, members)
-        publish.write(folder / output_names.PATH_ACROSS, encode_across(path))
+        publish.write(folder / output_names.PATH_ACROSS, msgspec.json.encode(path) + b"\n")
         files.append(output_names.PATH_ACROSS)
         replay = _replay(path)
     ranks = tuple(result.rank for result in results)

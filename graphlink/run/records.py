@@ -12,7 +12,7 @@ from graphlink.depend.build import Built
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import CommPlan
 from graphlink.graph_model import NO_COLUMN, Column, Graph
-from graphlink.model import I32, I64, Communication, Linked, Trace
+from graphlink.model import I32, Communication, Linked, Trace
 from graphlink.perfetto.packets import NO_ARROWS, Arrows
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.match import Matching
@@ -130,7 +130,7 @@ class Joined(Short):
 class RankWork(Short):
     """A rank whose files are being written into ``folder``, for wings. ``graph``, from the replay on, is as written.
 
-    ``cost_ns`` of each node, ``played``: its replay, ``explained``: its critical path, ``grouped``: of each wing what
+    ``played``: its replay, ``explained``: its critical path, ``grouped``: of each wing what
     it found when it put nodes into groups.
     """
 
@@ -139,7 +139,6 @@ class RankWork(Short):
     options: Options
     folder: Path
     graph: Graph
-    cost_ns: I64
     played: IdealReplay
     explained: Explained
     grouped: Parts

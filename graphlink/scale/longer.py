@@ -252,7 +252,7 @@ def _computation(graph: Graph) -> I64:
     stream, which = numbered_values(graph.stream[kernel])
     busiest = int(np.bincount(which, weights=graph.duration_ns[kernel]).argmax())
     own = kernel[graph.stream[kernel] == stream[busiest]]
-    return np.asarray(in_order(own, graph.start_ns))
+    return in_order(own, graph.start_ns)
 
 
 def _units(graph: Graph, op: I64, axis: Axis, place: int) -> Iterator[_Unit]:

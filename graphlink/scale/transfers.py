@@ -50,7 +50,7 @@ class Rule:
     def ns(self, kind: I64, members: F64, size_bytes: F64) -> F64:
         """Return what the rule gives for transfers of these types, numbers of ranks and sizes."""
         steps, wire = _terms(self.steps, self.wire, kind, members, size_bytes)
-        return np.asarray(steps * self.latency_ns + wire * self.ns_per_byte)
+        return steps * self.latency_ns + wire * self.ns_per_byte
 
     def grown(self, took_ns: I64, kind: I64, members: tuple[F64, F64], size_bytes: tuple[F64, F64]) -> I64:
         """Return what transfers take with other numbers of ranks and sizes, each given before and after."""

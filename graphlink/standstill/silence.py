@@ -13,11 +13,11 @@ import numpy as np
 from graphlink.depend.build import Built
 from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.threads import ASLEEP_NS
-from graphlink.depend.timeline import Axis, Neighbours, behind_rows, in_loader
+from graphlink.depend.timeline import behind_rows, in_loader
 from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
-from graphlink.spans import Spans, holding, joined, overlap_ns
+from graphlink.spans import Axis, Neighbours, Spans, holding, joined, overlap_ns
 from graphlink.tables import begins, concat, distinct, equal_runs, in_order, values_at
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured

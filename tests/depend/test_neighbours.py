@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.depend.timeline import Axis, Neighbours
 from graphlink.model import NOWHERE
+from graphlink.spans import Axis, Neighbours
 
 places = st.lists(st.tuples(st.sampled_from((-3, 0, 7, 1 << 40)), st.integers(-5, 30)), max_size=12)
 

@@ -121,7 +121,7 @@ def test_neither_the_order_of_rows_nor_numbers_of_threads_streams_and_calls_matt
             path.write_text(json.dumps(document))
             found = of_linked(linked_of(path))[0]
         parts = found.parts if streams else [msgspec.structs.replace(part, streams=[]) for part in found.parts]
-        return records.encode(msgspec.structs.replace(found, parts=parts))
+        return msgspec.json.encode(msgspec.structs.replace(found, parts=parts))
 
     document = json.loads(DEMO.read_bytes())
     before = written(document)
@@ -363,7 +363,7 @@ def test_short_paths_keep_both_ends() -> None:
 def test_a_file_reads_back_and_another_is_refused(tmp_path: Path) -> None:
     found = of_trace(training())
     path = tmp_path / output_names.operations(0)
-    path.write_bytes(records.encode(found))
+    path.write_bytes(msgspec.json.encode(found))
     assert records.load(path) == found
     path.write_text("{}")
     with pytest.raises(InputError):
@@ -439,6 +439,6 @@ def test_modules_without_any_op_have_no_rows(tmp_path: Path) -> None:
 def test_a_file_whose_parts_do_not_fit_is_none(tmp_path: Path, change: dict[str, Any]) -> None:
     file = of_trace(training())
     parts = [msgspec.structs.replace(file.parts[0], **change), *file.parts[1:]]
-    (tmp_path / "ops.0.json").write_bytes(records.encode(msgspec.structs.replace(file, parts=parts)))
+    (tmp_path / "ops.0.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(file, parts=parts)))
     with pytest.raises(InputError, match="do not fit together"):
         records.load(tmp_path / "ops.0.json")

@@ -85,11 +85,24 @@ def read_plugin(path: Path) -> Dump:
         InputError: the file cannot be read, or holds no event at all.
     """
     strings, keys = Strings(), Strings()
+    # columns of what begins say in their args, by sort
     fill: dict[str, Fill] = {
         "call": partial(_calls, strings, keys),
-        "kernel": _kernels,
-        "proxy": _proxies,
-        "step": _steps,
+        "kernel": lambda _, args: {
+            "channel": small([a.channel for a in args]),
+            "gpu_start_ns": np.maximum(ints([a.start_gpu_clk for a in args], 0), 0),
+            "gpu_end_ns": np.maximum(ints([a.stop_gpu_clk for a in args], 0), 0),
+        },
+        "proxy": lambda rows, args: {
+            "channel": small([a.channel for a in args]),
+            "peer": small([a.peer for a in args]),
+            "sends": np.array([_SENDS[row.name] for row in rows], np.bool_),
+            "bytes": natural([a.trans_size for a in args]),
+        },
+        "step": lambda rows, args: {
+            "step": natural([a.step for a in args]),
+            "state": np.array([_STATES[row.name] for row in rows], np.uint8),
+        },
     }
     tables = EventTables(path, _sort_of, fill, "NCCL's profiler plugin", _TODO)
     at, columns = tables.at, tables.columns
@@ -119,9 +132,6 @@ def read_plugin(path: Path) -> Dump:
     )
 
 
-# Columns of what begins say in their args, by sort.
-
-
 def _calls(strings: Strings, keys: Strings, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
     """Return the columns of calls; ``keys``: of the communicators."""
     dtypes = [dtype_of(text_of(a.datatype)) for a in args]
@@ -139,27 +149,6 @@ def _calls(strings: Strings, keys: Strings, rows: list[PluginEvent], args: list[
         "protocol": strings.column([text_of(a.protocol) for a in args]),
         "channels": small([a.n_max_channels if a.n_channels is None else a.n_channels for a in args]),
     }
-
-
-def _kernels(_: list[PluginEvent], args: list[PluginArgs]) -> Columns:
-    return {
-        "channel": small([a.channel for a in args]),
-        "gpu_start_ns": np.maximum(ints([a.start_gpu_clk for a in args], 0), 0),
-        "gpu_end_ns": np.maximum(ints([a.stop_gpu_clk for a in args], 0), 0),
-    }
-
-
-def _proxies(rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
-    return {
-        "channel": small([a.channel for a in args]),
-        "peer": small([a.peer for a in args]),
-        "sends": np.array([_SENDS[row.name] for row in rows], np.bool_),
-        "bytes": natural([a.trans_size for a in args]),
-    }
-
-
-def _steps(rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
-    return {"step": natural([a.step for a in args]), "state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
 
 def _sort_of(row: PluginEvent) -> str | None:

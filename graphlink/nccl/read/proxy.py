@@ -57,8 +57,10 @@ def read_proxy(path: Path) -> Dump:
     names: dict[int, str] = {}
     fill: dict[str, Fill] = {
         "step": partial(_steps, names),
-        "state": _states,
-        "collective": partial(_collectives, names),
+        "state": lambda rows, _: {"state": np.array([_STATES[row.name] for row in rows], np.uint8)},
+        "collective": lambda rows, _: {
+            "collective": np.array([_collective(names, row.name) for row in rows], np.int64)
+        },
     }
     tables = EventTables(path, _sort_of, fill, "NCCL's proxy profiler", _TODO)
     at, ns, ident = tables.at, tables.ns, tables.ident
@@ -121,10 +123,6 @@ def _steps(names: dict[int, str], rows: list[PluginEvent], args: list[PluginArgs
     }
 
 
-def _collectives(names: dict[int, str], rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
-    return {"collective": np.array([_collective(names, row.name) for row in rows], np.int64)}
-
-
 def _collective(names: dict[int, str], text: Any) -> int:
     """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does
     not say.
@@ -136,10 +134,6 @@ def _collective(names: dict[int, str], text: Any) -> int:
     if number:
         names.setdefault(number, call[1])
     return number
-
-
-def _states(rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
-    return {"state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
 
 def _early(of_step: I64, step_ns: I64, number: I64, ns: I64) -> tuple[Bool, Bool]:

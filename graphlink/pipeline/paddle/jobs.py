@@ -51,7 +51,7 @@ class Jobs(JobLog):
     @property
     def work(self) -> Bool:
         """Return which jobs are of phases F, B, I or W."""
-        return np.asarray(self.phase <= Pass.W)
+        return self.phase <= Pass.W
 
     @property
     def returns(self) -> Bool:
@@ -246,7 +246,7 @@ def _steps_with_work(first: Bool, work: Bool) -> I64:
 
 def _per_step(jobs: Jobs, step: I64) -> I64:
     """Count the forwards of each step."""
-    return np.asarray(np.bincount(step[jobs.phase == Pass.F], minlength=int(step[-1]) + 1))
+    return np.bincount(step[jobs.phase == Pass.F], minlength=int(step[-1]) + 1)
 
 
 def _faults(jobs: Jobs, step: I64, usual: int) -> int:

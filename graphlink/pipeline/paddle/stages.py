@@ -77,7 +77,7 @@ class Stages:
         known = np.maximum(chunk, 0)
         at = int(self.position[worker])
         turned = np.isin(known, list(self.reversed_chunks))
-        return np.asarray(known * self.count + np.where(turned, self.count - 1 - at, at))
+        return known * self.count + np.where(turned, self.count - 1 - at, at)
 
 
 def passages(workers: Sequence[Jobs]) -> Passages:
