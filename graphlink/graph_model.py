@@ -462,3 +462,12 @@ class Graph(Short):
             *edges,
             ("from first start to last end", f"{long_ns / 1e6:,.3f} ms"),
         ]
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings of synchronisation; found = kept + sum(rejected)."""
+
+    found: int  # GPU -> CPU and GPU -> GPU together
+    kept: int
+    rejected: dict[str, int]
+    by_source: dict[str, int]  # a pair that two sources found counts in both

@@ -283,9 +283,7 @@ class DeviceClock(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceClocks(Short):
-    """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by
-    number.
-    """
+    """``offset_ns``: by how much each device row was recorded late, as its clock was ahead; ``devices`` by number."""
 
     offset_ns: I64
     devices: tuple[DeviceClock, ...]
@@ -423,9 +421,7 @@ class FoundBy(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Waits(Short):
-    """Synchronisation findings: device row ``source`` was waited for by ``call`` or by ``device_op``; the other is
-    ``NOWHERE``.
-    """
+    """Synchronisation findings: ``call`` or ``device_op`` (``NOWHERE``: the other) waited for device row ``source``."""
 
     source: I32
     call: I32
@@ -442,11 +438,9 @@ class CommKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommOps(Short):
-    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry per op in each
-    column.
-
-    Sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that is not
-    known.
+    """Communication ops of a rank, typed and sized, before any simulator's limits are applied. In each column an entry
+    per op, sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that
+    is not known.
     """
 
     on_host: Bool  # a host-side (gloo) row, which lasts until somebody waits for it; else a device row
@@ -503,12 +497,3 @@ class Communication(Short):
         at = np.flatnonzero(self.ops.on_host)
         named = np.array([name == kind.name for name in self.ops.names], np.bool_)
         return named[self.ops.name[at[np.argsort(self.ops.row[at])]]]
-
-
-class Sync(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of synchronisation; found = kept + sum(rejected)."""
-
-    found: int  # GPU -> CPU and GPU -> GPU together
-    kept: int
-    rejected: dict[str, int]
-    by_source: dict[str, int]  # a pair that two sources found counts in both

@@ -269,3 +269,15 @@ def _written_out(character: str) -> str:
         return f"\\x{ord(character):02x}"
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[k : k + 4]}" for k in range(0, len(units), 4))
+
+
+def told(warning: str, *, verbose: bool) -> list[tuple[str, str]]:
+    """Return a warning behind its kind; a note, which changes no figure, only where ``verbose`` asks for it."""
+    if not warning.startswith(NOTE):
+        return [("warning", warning)]
+    return [("note", warning.removeprefix(NOTE))] if verbose else []
+
+
+def like_it(count: int) -> str:
+    """Return `` (and 3 more like it)``, or nothing where there are no more."""
+    return f" (and {count - 1:,} more like it)" if count > 1 else ""

@@ -22,7 +22,7 @@ from graphlink.replay.counterparts import in_quick_steps
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import RUNTIME_CALL
-from graphlink.replay.workload import GAP_NAME, Work, Workload, names_found
+from graphlink.replay.workload import GAP_NAME, OF_HOST, Work, Workload, names_found
 from graphlink.steps import STEP_MARK
 from graphlink.tables import grouped, largest, sums
 
@@ -273,7 +273,7 @@ def _uneven_steps(run: Outputs, steps: Steps, in_kernels_ns: int) -> Iterator[Ca
     """Return what the host does in some steps, where that takes it more than ``in_kernels_ns``, which kernels do:
     Python between ops apart from ops, where neither is nearly all of it."""
     work, selection = run.work, run.selection
-    quick_ns = in_quick_steps(selection, np.isin(work.work, (Work.HOST, Work.GAP)), [steps])
+    quick_ns = in_quick_steps(selection, np.isin(work.work, OF_HOST), [steps])
     more_ns = np.where(quick_ns == NOWHERE, 0, work.cost_ns - work.fixed_ns - quick_ns)
     known = loaders_of(work)[0] != NOWHERE  # has advice of its own, as what ranges hold, and compilations
     known |= np.any([*(nodes for *_, nodes in ranges_aside(selection)), compiling(selection), known], axis=0)

@@ -26,9 +26,9 @@ from graphlink.depend.reject import Dependencies, merge
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
-from graphlink.graph_model import Graph
+from graphlink.graph_model import Graph, Sync
 from graphlink.linking.call_roles import Role, roles
-from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Sync, Waits
+from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.records import NOTE, Short
 from graphlink.spans import Axis, Spans

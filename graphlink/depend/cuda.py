@@ -245,10 +245,10 @@ class _Walk:
             out[key] = (self.tail[key], bits)
         return out
 
-    def _merge(self, into: Sources, new: Sources) -> None:
+    def _merge(self, into: Sources, new: Sources, but: int | None = None) -> None:
         for key, (op, bits) in new.items():
             old = into.get(key)
-            if old is None or self.enqueued[old[0]] < self.enqueued[op]:
+            if key != but and (old is None or self.enqueued[old[0]] < self.enqueued[op]):
                 into[key] = (op, bits)
 
     def _record(self, call: int) -> None:
@@ -352,13 +352,13 @@ class _Walk:
             nameless = syncs.record_known[row] and not syncs.record_stream_known[row]
             self.unplaced += [int(syncs.correlation[row])] if nameless else []
             return
-        self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
+        self._merge(self.pending.setdefault(key, {}), sources, but=key)
 
     def _read(self, at: int) -> None:
         wait, bits = self.read[at], int(FoundBy.INFERRED)
         key, of = self.key[wait.target], self.key[wait.source]
         sources = self._all_of(of, bits) if wait.whole else {of: (wait.source, bits)}
-        self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
+        self._merge(self.pending.setdefault(key, {}), sources, but=key)
 
     def _next(self, key: int, after_ns: int) -> int:
         """Return the first op that is launched onto a stream after a time."""

@@ -19,13 +19,14 @@ import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.replays import Replays
+from graphlink.graph_model import Sync
 from graphlink.linking.call_roles import Role
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Waits
 from graphlink.patterns import fits
 from graphlink.spans import Neighbours
 from graphlink.steps import PROFILER_STEP
-from graphlink.tables import begins, concat, how_many, in_order, marked, spread, take
+from graphlink.tables import begins, concat, how_many, in_order, marked, spread, successive, take
 
 
 class Dependencies(msgspec.Struct, frozen=True):
@@ -152,13 +153,10 @@ def _to_call(linked: Linked, pairs: Waits) -> Bool:
 
 def _older_of_stream(cuda: CudaWaits, pairs: Waits, mask: Bool, target: I32) -> I64:
     """Find the pairs among ``mask`` whose target has an edge from a later op of the source's stream, too."""
-    queue = cuda.replays.queue
-    at = np.flatnonzero(mask & (target != NOWHERE))
-    source = pairs.source[at]
-    order = at[np.lexsort((source, queue[source], target[at]))]
-    s, t = pairs.source[order], target[order]
-    same = (t[1:] == t[:-1]) & (queue[s[1:]] == queue[s[:-1]])
-    return np.asarray(order[:-1][same & (s[1:] != s[:-1])])
+    stream = cuda.replays.queue[pairs.source]
+    order = in_order(np.flatnonzero(mask & (target != NOWHERE)), target, stream, pairs.source)
+    earlier, later = successive(order, target, stream)
+    return np.asarray(earlier[pairs.source[earlier] != pairs.source[later]])
 
 
 def _counts(pairs: Waits, reason: U8) -> Sync:

@@ -106,9 +106,11 @@ def _of_ranks(of: dict[int, Change], count: int) -> Change:
     first = max(of.values(), key=lambda one: abs(one.change_ns or 0))
     if count == 1:
         return first
-    mean_ns = round(sum(one.change_ns or 0 for one in of.values()) / len(of))
+    mean_ns = sum(one.change_ns or 0 for one in of.values()) / len(of)
+    over = "over ranks" if len(of) == count else f"of {counted(len(of), 'rank')}"
+    evidence = first.evidence if len(of) == 1 else f"{mean_ns / 1e6:+,.3f} ms mean {over}; the most: {first.evidence}"
     if len(of) == count:
-        return msgspec.structs.replace(first, change_ns=mean_ns, evidence=_over(first, of, "mean over ranks"))
+        return msgspec.structs.replace(first, change_ns=round(mean_ns), evidence=evidence)
     if len(of) > 1:
         alone = ""
     elif first.kind in _SPEED:
@@ -116,20 +118,7 @@ def _of_ranks(of: dict[int, Change], count: int) -> Change:
     else:
         alone = " alone"
     what = f"rank{'s' * (len(of) > 1)} {first_few(list(of), 8)}{alone}: {first.what}"
-    return msgspec.structs.replace(
-        first,
-        what=what,
-        ranks=list(of),
-        change_ns=mean_ns,
-        evidence=_over(first, of, f"mean of {counted(len(of), 'rank')}"),
-    )
-
-
-def _over(first: Change, of: dict[int, Change], word: str) -> str:
-    if len(of) == 1:
-        return first.evidence
-    mean_ns = sum(one.change_ns or 0 for one in of.values()) / len(of)
-    return f"{mean_ns / 1e6:+,.3f} ms {word}; the most: {first.evidence}"
+    return msgspec.structs.replace(first, what=what, ranks=list(of), change_ns=round(mean_ns), evidence=evidence)
 
 
 def rank_effects(pair: RankPair, parts: Sequence[Pair], basis: Basis, noise: Noise, per: str) -> Iterator[Change]:

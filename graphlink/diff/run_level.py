@@ -154,7 +154,7 @@ def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
 
 def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[GroupChange]:
     """Return each function of each communicator of both runs, a step."""
-    sides: list[dict[tuple[tuple[int, ...], int, str], Collectives]] = [_collectives(run) for run in (before, after)]
+    sides = [_collectives(run) for run in (before, after)]
     per = [len(run.steps_ns) if basis.per != "run" else 1 for run in (before, after)]
     out = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
@@ -186,9 +186,9 @@ def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collec
     """Return functions by the ranks of the group, which of several groups of these ranks it is, and type: names may
     differ between runs.
     """
-    out: dict[tuple[tuple[int, ...], int, str], Collectives] = {}
+    out = {}
     if run.summary.run is None:
-        return out
+        return {}
     turns: dict[tuple[int, ...], int] = defaultdict(int)
     for group in sorted(run.summary.run.groups, key=lambda one: (one.id is None, one.id or 0, one.name)):
         ranks = tuple(group.ranks)

@@ -35,7 +35,7 @@ from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import union, within
 from graphlink.steps import steps_of
-from graphlink.tables import how_many, lookup, marked, numbered_rows
+from graphlink.tables import begins, how_many, lookup, marked, numbered_rows
 
 _GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader of exports gives to a row of a whole graph
 OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
@@ -75,7 +75,7 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
         yield from if_any(kind, {"orphans": sum(parts.values()), "ops": ops}, ops, parts if len(reasons) > 1 else {})
     if not nsys and trace.graph_deps is None:
         call = numbered_rows(linked.device_call, trace.device.device, trace.device.stream)[0][:, 0]
-        several = np.unique(call[1:][(call[1:] == call[:-1]) & (call[1:] != NOWHERE)])
+        several = np.unique(call[~begins(call) & (call != NOWHERE)])
         yield from if_any("graph-order", {"ops": int(np.isin(linked.device_call, several).sum())}, ops)
     lost = launches_without_ops(trace) if ops else {}
     yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)

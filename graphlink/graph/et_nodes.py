@@ -151,8 +151,8 @@ def _block(
     texts = [known[form].node.data_kind for form in which[listed].tolist()]
     if [*map(len, texts)] != rows[listed, _DEPS].tolist():
         return None
-    kinds = np.full(len(data), UNKNOWN_DEP, np.uint8)
-    kinds[np.repeat(listed, rows[:, _DEPS])] = np.frombuffer(b"".join(texts), np.uint8)
+    known_kinds = np.frombuffer(b"".join(texts), np.uint8)
+    kinds = spread(len(data), np.repeat(listed, rows[:, _DEPS]), known_kinds, UNKNOWN_DEP)
     code = np.zeros(len(known), np.int64)
     for form in which[np.sort(np.unique(which, return_index=True)[1])].tolist():
         code[form] = names.setdefault(known[form].name, len(names))

@@ -20,7 +20,7 @@ from graphlink.choices import FOLDED
 from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import in_order, least, marked, numbered_values, places, spread, sums, take
+from graphlink.tables import begins, in_order, least, marked, numbered_values, places, spread, sums, take
 
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
@@ -56,9 +56,8 @@ def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
     pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
     before = spread(n, edges.target[pure], edges.source[pure])
     node = in_order(np.flatnonzero(chained), graph.tid)
-    begins = np.ones(len(node), np.bool_)
-    begins[1:] = before[node[1:]] != node[:-1]
-    return node, spread(n, node, np.cumsum(begins, dtype=np.int64))
+    run = np.cumsum(before[node] != np.append(NOWHERE, node[:-1]), dtype=np.int64)
+    return node, spread(n, node, run)
 
 
 def _must_stay(graph: Graph, edges: Edges, run_of: I64) -> Bool:
@@ -81,8 +80,8 @@ def _beside_async(graph: Graph, edges: Edges) -> Bool:
     """Mark the nodes that follow the node before at the place where an asynchronous row attaches."""
     n = len(graph.kind)
     host = edges.kind == EdgeKind.HOST
-    begins = marked(n, edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)])
-    return marked(n, edges.target[host & begins[edges.source]])
+    first = marked(n, edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)])
+    return marked(n, edges.target[host & first[edges.source]])
 
 
 def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
@@ -93,9 +92,7 @@ def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
     if not n:
         return into
     apart = (graph.kind[node] == NodeKind.HOST_GAP) | alone[node]
-    begins = np.ones(n, np.bool_)
-    begins[1:] = (run[1:] != run[:-1]) | apart[1:] | apart[:-1]
-    stretch = np.cumsum(begins) - 1
+    stretch = np.cumsum(begins(run) | apart | np.append(False, apart[:-1])) - 1
     kept = stay[node]
     at = np.arange(n)
     empty = np.bincount(stretch, kept) == 0

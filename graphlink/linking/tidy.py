@@ -77,8 +77,7 @@ def _twice(table: Any, names: tuple[str, ...], trace: Trace, least_ns: int | Non
     """Mark the rows that repeat one before in all of their columns; what takes no time cannot be told from another, but
     by a number of its own (``least_ns`` 0)."""
     start_ns = table.start_ns
-    near = np.zeros(len(start_ns), np.bool_)
-    near[1:] = start_ns[1:] == start_ns[:-1]
+    near = ~begins(start_ns)
     near[:-1] |= near[1:]
     least_ns = rounding_ns(trace) + 1 if least_ns is None else least_ns
     rows = np.flatnonzero(near & (table.end_ns - start_ns >= least_ns))

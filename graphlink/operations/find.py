@@ -184,11 +184,9 @@ def _tensor_cores(
     use[comm.device_row] = Use.NONE
     computes, in_op = use != Use.NONE, found.op != NOWHERE
     op_names = linked.trace.host.name
-    launching = distinct(op_names[found.op[in_op]])
-    fits = np.zeros(len(strings), np.bool_)
-    fits[[k for k in launching.tolist() if is_eligible(strings[k])]] = True
+    fit = [k for k in distinct(op_names[found.op[in_op]]).tolist() if is_eligible(strings[k])]
     eligible = computes & in_op
-    eligible[eligible] = fits[op_names[found.op[eligible]]]
+    eligible[eligible] = np.isin(op_names[found.op[eligible]], fit)
     taken = types_taken(_gpus(linked))
     other = eligible.copy()
     if taken is None:

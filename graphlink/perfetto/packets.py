@@ -23,6 +23,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from graphlink.graph.attributes import Encoded, int_fields, varint
 from graphlink.model import F64, I32, I64, NOWHERE, U8, Bool
 from graphlink.perfetto.slices import SliceEvents, Slices, events, flat
+from graphlink.tables import spread, successive
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = (
@@ -342,10 +343,8 @@ def _since(track: I32, time_ns: I64, epoch_ns: int) -> I64:
     order = np.argsort(
         track.astype(np.min_scalar_type(int(track.max(initial=0)))), kind="stable"
     )  # numpy sorts 16 bits by radix
-    before = np.full(len(order), -epoch_ns, np.int64)
-    ordered = track[order]
-    same = ordered[1:] == ordered[:-1]
-    before[order[1:][same]] = time_ns[order[:-1][same]]
+    earlier, later = successive(order, track)
+    before: I64 = spread(len(order), later, time_ns[earlier], -epoch_ns)
     return np.subtract(time_ns, before, out=before)  # of millions every column counts
 
 

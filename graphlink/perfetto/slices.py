@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import in_order, spread
+from graphlink.tables import in_order, spread, successive
 
 _FAR = np.iinfo(np.int64).max
 
@@ -72,10 +72,7 @@ def _after(slices: Slices, order: I64) -> I64:
     """
     n = len(order)
     by_parent = in_order(order, slices.track, slices.parent)  # stable: keys ascend inside
-    same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (
-        slices.track[by_parent][1:] == slices.track[by_parent][:-1]
-    )
-    sibling = spread(n, by_parent[:-1][same], by_parent[1:][same])
+    sibling = spread(n, *successive(by_parent, slices.parent, slices.track))
     out = sibling.copy()
     open_ = np.flatnonzero((sibling == NOWHERE) & (slices.parent != NOWHERE))
     above = slices.parent[open_].astype(np.int64)

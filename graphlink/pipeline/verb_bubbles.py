@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.arguments import between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Lines, Table, first_few, joined, ms, plain, shortened
+from graphlink.records import Lines, Table, first_few, joined, like_it, ms, plain, shortened
 from graphlink.tables import grouped
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _theory(file: Bubbles) -> list[str]:
 def _notes(file: Bubbles) -> list[str]:
     from msgspec import UNSET
 
-    from graphlink.report.summary import alike, like_it
+    from graphlink.report.summary import alike
 
     sync, optimizer = file.pipeline.optimizer_sync_ns, sum(entry.optimizer_ns for entry in file.stages)
     waited = "" if sync is UNSET else f", optimizer_sync {ms(sync)} ms"

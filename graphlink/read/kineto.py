@@ -16,17 +16,7 @@ from typing import Any
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import (
-    I64,
-    CallRows,
-    Comm,
-    DeviceRows,
-    EventRows,
-    FrameRows,
-    OverheadRows,
-    SyncRows,
-    Trace,
-)
+from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncRows, Trace
 from graphlink.process import gc_paused
 from graphlink.read import kinds
 from graphlink.read.columns import (

@@ -26,7 +26,7 @@ from graphlink.replay.changes import Changes, TimeChange
 from graphlink.replay.path import ReplayPath, critical_path
 from graphlink.replay.played import Ended, Played
 from graphlink.replay.records import Band, Span
-from graphlink.replay.workload import Work, Workload
+from graphlink.replay.workload import OF_HOST, Work, Workload
 from graphlink.student import quantile
 from graphlink.tables import begins, codes, largest, least, spread, sums, turns
 
@@ -37,11 +37,10 @@ ALIKE: Final = 1.5  # of nodes of one name: work of another size takes longer th
 FLOOR: Final = {
     Work.HOST: 0.03, Work.GAP: 0.03, Work.KERNEL: 0.005, Work.COMM: 0.005, Work.COPY: 0.005, Work.DELAY: 0.005
 }  # fmt: skip
-FLOOR_OF_HOST_COMM: Final = 0.055
+FLOOROF_HOST_COMM: Final = 0.055
 _OF_FLOOR: Final = 10  # degrees of freedom: it is of other machines
 _LEAST_KNOWN: Final = 0.5  # of the path in nodes that repeat, below which their spread tells nothing
 _PINNED: Final = (Work.GAP, Work.DELAY)
-_OF_HOST: Final = (Work.HOST, Work.GAP)
 _MEASURED: Final = frozenset(
     {"scale", "launch_us", "remove_wait", "remove", "most_us", "add_us", "dataloader"}
 )  # docs/fidelity.md, "Bands", as are the figures here
@@ -307,7 +306,7 @@ def _between_runs(
     so that runs differ by as much as their steps do (docs/fidelity.md, "Bands").
     """
     floor = np.array([FLOOR[Work(sort)] for sort in range(len(Work))])[work.work[path.node]]
-    floor[(work.work[path.node] == Work.COMM) & (work.column("device")[path.node] < 0)] = FLOOR_OF_HOST_COMM
+    floor[(work.work[path.node] == Work.COMM) & (work.column("device")[path.node] < 0)] = FLOOROF_HOST_COMM
     least = float((floor * path.own_ns).sum()) / max(path.length_ns, 1)
     others = [
         np.array(record.runs_ns) for record in records.values() if len(record.runs_ns) > 1 and all(record.runs_ns)
@@ -327,7 +326,7 @@ def _of_host(work: Workload, path: ReplayPath, steps: _Steps) -> tuple[float, in
     free = steps.count - 2
     if free < 1:
         return 0.0, 0
-    host = np.isin(work.work, _OF_HOST) & (steps.of_node > 0)
+    host = np.isin(work.work, OF_HOST) & (steps.of_node > 0)
     host &= np.bincount(steps.equal[host], minlength=len(work))[steps.equal] == steps.count - 1
     step = work.member[host] * np.int64(steps.count) + steps.of_node[host]
     took_ns = sums(len(work.ranks) * steps.count, step, (work.cost_ns - work.fixed_ns)[host])
@@ -335,7 +334,7 @@ def _of_host(work: Workload, path: ReplayPath, steps: _Steps) -> tuple[float, in
     of_rank_ns = of_rank_ns[of_rank_ns.any(1)]
     if not len(of_rank_ns):
         return 0.0, 0
-    share = float(path.own_ns[np.isin(work.work[path.node], _OF_HOST)].sum()) / max(path.length_ns, 1)
+    share = float(path.own_ns[np.isin(work.work[path.node], OF_HOST)].sum()) / max(path.length_ns, 1)
     return float(np.mean((of_rank_ns.std(1, ddof=1) / of_rank_ns.mean(1)) ** 2)) * share**2, free
 
 

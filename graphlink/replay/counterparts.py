@@ -19,7 +19,7 @@ from graphlink.patterns import OPERATOR
 from graphlink.records import first_few
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
-from graphlink.replay.workload import Work, workload
+from graphlink.replay.workload import OF_HOST, workload
 from graphlink.tables import codes, how_many, nowhere, numbered_rows, spread, turns
 
 _LEAST_STEPS = 4  # of which some are the usual ones
@@ -94,7 +94,7 @@ def in_quick_steps(selection: Selection, nodes: Bool, steps: Sequence[Steps]) ->
     key = codes(work.work, family, np.where(caller == NOWHERE, NOWHERE, family[caller]), threads)
     own_ns = work.cost_ns - work.fixed_ns - np.minimum(np.maximum(work.cost_ns, 0), work.column("wake_ns"))
     between = np.isin(family, [k for k, name in enumerate(work.names()[1]) if not OPERATOR.fullmatch(name)])
-    between &= np.isin(work.work, (Work.HOST, Work.GAP))
+    between &= np.isin(work.work, OF_HOST)
     for (low, high), marks in zip(work.bounds, selection.marks, strict=True):
         chosen = [mark for mark in sorted(marks) if any(part.first <= mark[0] <= part.last for part in steps)]
         spans = [(begin, end) for _, begin, end in chosen]

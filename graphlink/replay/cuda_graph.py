@@ -27,7 +27,7 @@ from graphlink.replay.draft import outermost, rewired
 from graphlink.replay.records import Capturable, Made
 from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
-from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.replay.workload import OF_HOST, Work, Workload, names_found
 from graphlink.steps import STEP_MARK
 from graphlink.tables import begins, codes, how_many, in_order, largest, last_before, least, marked, spread, sums
 
@@ -188,7 +188,7 @@ def _between_waits(work: Workload, selection: Selection, change: GraphChange) ->
         lane[names_found(work, pattern, families=False)] for pattern in (_BACKWARD, STEP_MARK)
     )  # what autograd's thread does belongs to the part that hands it over
     others = np.setdiff1d(backward, marked_lanes)
-    main = np.isin(work.work, (Work.HOST, Work.GAP)) & ~np.isin(lane, others)
+    main = np.isin(work.work, OF_HOST) & ~np.isin(lane, others)
     if change.part("rank", "step", "thread").anything:
         main &= selection.nodes(change)
     order = in_order(np.flatnonzero(main), lane, work.column("start_ns"))
@@ -285,7 +285,7 @@ def _with_their_threads(work: Workload, owner: I64) -> I64:
     if not len(both):
         return owner
     part, thread = np.divmod(both, lanes)
-    host = np.flatnonzero((owner == NOWHERE) & np.isin(work.work, (Work.HOST, Work.GAP)))
+    host = np.flatnonzero((owner == NOWHERE) & np.isin(work.work, OF_HOST))
     of = last_before((thread,), from_ns[first], (lane[host],), start_ns[host] + 1)
     within = (of != NOWHERE) & (start_ns[host] <= until_ns[last][of])
     out = owner.copy()

@@ -37,8 +37,8 @@ def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
         raise UsageError(what, todo="a wait for another thread is none of these, and no what-if changes it")
     chosen = _chosen(selection, waits, change)
     if not chosen.any():
-        counts = Counter(name for wait in waits for name in wait.names)
-        frequent = [name[:40] for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:4]]
+        counts = Counter(sorted(name for wait in waits for name in wait.names))  # of equal counts by name
+        frequent = [name[:40] for name, _ in counts.most_common(4)]
         what = f"{change.title}: no wait of that id or name among {len(waits)}"
         raise UsageError(what, todo=f"the most frequent are {', '.join(frequent)}; or {ALL}")
     before, stay = edges_of(work, waits, draft.no_wait), 0

@@ -48,6 +48,7 @@ class Work(IntEnum):
     DELAY = 5  # device delay nodes; ``--scale delay`` takes start delays too
 
 
+OF_HOST: Final = (Work.HOST, Work.GAP)
 MOST_NS: Final = 1 << 60
 GAP_NAME: Final = "host gap"
 DELAY_NAME: Final = "device delay"

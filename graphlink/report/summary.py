@@ -17,22 +17,24 @@ from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
-from graphlink.model import DeviceClock, DeviceMemory, Sync, System
+from graphlink.graph_model import Sync
+from graphlink.model import DeviceClock, DeviceMemory, System
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.records import (
-    NOTE,
     Lines,
     Short,
     Table,
     against_recorded,
     joined,
+    like_it,
     ms,
     path_words,
     percent,
     share_word,
     shortened,
     time,
+    told,
 )
 from graphlink.tables import grouped
 from graphlink.version import __version__
@@ -265,22 +267,10 @@ def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> Lines
     return joined(block for block in blocks if block)
 
 
-def told(warning: str, *, verbose: bool) -> list[tuple[str, str]]:
-    """Return a warning behind its kind; a note, which changes no figure, only where ``verbose`` asks for it."""
-    if not warning.startswith(NOTE):
-        return [("warning", warning)]
-    return [("note", warning.removeprefix(NOTE))] if verbose else []
-
-
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
     """Return the first of the texts that differ in nothing but figures, and how many they are."""
     of_cause = grouped((_FIGURES.sub("#", text), text) for text in texts)
     return [(same[0], len(same)) for same in of_cause.values()]
-
-
-def like_it(count: int) -> str:
-    """Return `` (and 3 more like it)``, or nothing where there are no more."""
-    return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
 def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> Lines:

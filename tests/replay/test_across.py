@@ -14,7 +14,7 @@ from graphlink.cli import main
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.replay.across import CriticalAcross, across, encode
+from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.folder import graph_files, load, load_groups
 from tests.astra.et_files import coll, encoded, node, recv
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file
@@ -86,7 +86,7 @@ def test_the_path_goes_on_where_the_late_ranks_are() -> None:
         ("gemm", "compute", 1, 7_000),
         ("op", "host", 2, 7_000),
     ]
-    assert msgspec.json.decode(encode(found), type=CriticalAcross) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=CriticalAcross) == found
 
 
 def test_a_message_hands_the_path_to_its_sender() -> None:
@@ -235,7 +235,8 @@ def test_real_runs_replay_whole_and_as_long_as_recorded(tmp_path: Path, recordin
         pytest.skip(f"{TRACES / recording} is not here")
     out, report = tmp_path / "out", tmp_path / "r.json"
     assert main([str(TRACES / recording), "--out", str(out), "--no-timeline", "-q"]) == 0
-    assert encode(across(load(graph_files(out)), load_groups(out))) == (out / "critical_path.ranks.json").read_bytes()
+    path = msgspec.json.encode(across(load(graph_files(out)), load_groups(out)))
+    assert path + b"\n" == (out / "critical_path.ranks.json").read_bytes()
     for machine, most_pct in (("ranks", 0.1), ("coupled", 0.01)):
         assert main(["replay", str(out), "--machine", machine, "--json", str(report)]) == 0
         (whole,) = json.loads(report.read_bytes())["runs"]

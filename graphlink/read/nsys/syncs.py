@@ -22,6 +22,7 @@ from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.ranges import ExportCalls
 from graphlink.tables import codes, concat, how_many, last_before, lookup, nowhere, numbered_rows
 
+Devices = dict[tuple[int, int], int]  # of each (process, context)
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
 _NO_PAIR: Final = (*NO_ID, 0)
@@ -68,8 +69,8 @@ def call_kinds(names: ByteTexts) -> U8:
     return out
 
 
-def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEvents:
-    """Read event records. ``devices``: of each (process, context)."""
+def read_events(export: Export, devices: Devices) -> ExportEvents:
+    """Read event records."""
     columns = export.integers(
         EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId")
     )
@@ -88,9 +89,7 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEv
     )
 
 
-def read_syncs(
-    export: Export, names: ByteTexts, calls: ExportCalls, devices: dict[tuple[int, int], int]
-) -> ExportSyncs:
+def read_syncs(export: Export, names: ByteTexts, calls: ExportCalls, devices: Devices) -> ExportSyncs:
     """Read every synchronisation row whose kind is known, by its call or else by its type; without records. O(n
     log n).
     """
@@ -191,7 +190,7 @@ def with_untold(syncs: ExportSyncs, names: ByteTexts, calls: ExportCalls, proces
     return concat(syncs, ExportSyncs(**new))
 
 
-def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], int]:
+def context_devices(export: Export, work: ExportWork) -> Devices:
     """Return the device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
     places, place = numbered_rows(work.process, work.context)
     of_work = dict(
@@ -211,7 +210,7 @@ def pid_of(process: int) -> int:
     return process >> 24 & 0xFFFFFF
 
 
-def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int, int], int]) -> I64:
+def _devices(process: I64, context: I64, recorded: I64, devices: Devices) -> I64:
     out = np.where(is_number(recorded), recorded, 0)
     for (one, other), device in devices.items():
         out[(process == one) & (context == other)] = device

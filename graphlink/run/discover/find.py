@@ -15,6 +15,7 @@ from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import InputError, SeveralRanks, UsageError
 from graphlink.model import Trace
 from graphlink.read.merged import read_merged
+from graphlink.records import like_it
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
@@ -52,7 +53,7 @@ def find(
         found = standins.stood_for(_found(standins.named(recordings), one=one))
     warnings = (*found.missing, *found.warnings)
     for text, count in summary.alike(warnings):
-        log.warning("%s%s", text, summary.like_it(count))
+        log.warning("%s%s", text, like_it(count))
     if found.missing and recordings.strict:
         raise InputError(
             f"--strict, and the run is not whole: {'; '.join(found.missing)}",
