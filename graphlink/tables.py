@@ -215,6 +215,12 @@ def equal_runs(rows: I64, *columns: NDArray[Any]) -> list[I64]:
     return np.split(rows, np.flatnonzero(begins(*columns))[1:]) if len(rows) else []
 
 
+def parted(part: NDArray[np.integer], count: int) -> list[I64]:
+    """Return the rows of each of ``count`` parts, ascending. ``part``: of each row, from 0. One sort."""
+    order = np.argsort(part, kind="stable")
+    return np.split(order, np.searchsorted(part[order], np.arange(1, count)))[:count]
+
+
 def codes(*columns: NDArray[Any]) -> I64:
     """Return one number from 0 for each different row of the columns, of shape (n,) each, in their order.
 

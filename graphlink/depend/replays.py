@@ -13,7 +13,18 @@ import msgspec
 import numpy as np
 
 from graphlink.model import EMPTY, I64, NOWHERE, Bool, Trace, Waits
-from graphlink.tables import begins, codes, counted_from, in_order, marked, nowhere, numbered_rows, spread, successive
+from graphlink.tables import (
+    begins,
+    codes,
+    counted_from,
+    in_order,
+    lookup,
+    marked,
+    nowhere,
+    numbered_rows,
+    spread,
+    successive,
+)
 
 
 class Replays(msgspec.Struct, frozen=True):
@@ -111,11 +122,9 @@ def _recorded(trace: Trace) -> tuple[I64, I64, I64]:
     by_node = np.argsort(after, kind="stable")
     low, high = (np.searchsorted(after[by_node], node[told], side=side) for side in ("left", "right"))
     target, dep = np.repeat(np.flatnonzero(told), high - low), by_node[counted_from(low, high - low)]
-    count = int(max(node.max(initial=0), before.max(initial=0))) + 1
-    key = replay[rows] * count + node[rows]
-    wanted = replay[target] * count + before[dep]
-    at = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
-    there = (deps.before[dep] != NOWHERE) & (key[at] == wanted if len(key) else False)
+    key = codes(np.append(replay[rows], replay[target]), np.append(node[rows], before[dep])) + 1
+    at = lookup(key[: len(rows)], key[len(rows) :])
+    there = (deps.before[dep] != NOWHERE) & (at != NOWHERE)
     return np.where(told, replay, NOWHERE), rows[at[there]], target[there]
 
 

@@ -38,6 +38,7 @@ from graphlink.linking.clock_evidence import (
 )
 from graphlink.linking.launch import joined, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, DeviceKind, SyncKind, Trace
+from graphlink.spans import Neighbours
 from graphlink.tables import (
     codes,
     concat,
@@ -399,8 +400,5 @@ def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
 def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
     """Find for each ``asked`` the next item of columns (device, stream, place) on its stream, NOWHERE without one."""
     device, stream, place = (np.concatenate(column) for column in zip(items, asked, strict=True))
-    lane = codes(device, stream)
-    key, wanted = np.split(lane * (int(place.max(initial=0)) + 1) + place, [len(items[2])])
-    order = np.argsort(key, kind="stable")
-    out = np.append(order, NOWHERE)[np.searchsorted(key[order], wanted, side="right")]
-    return np.where(lane[out] == lane[len(key) :], out, NOWHERE)
+    lane, count = codes(device, stream), len(items[2])
+    return Neighbours.of(lane[:count], place[:count]).since(lane[count:], place[count:] + 1)

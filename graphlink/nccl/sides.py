@@ -19,7 +19,7 @@ from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.kinds import DumpKind
-from graphlink.tables import MOST, grouped, least, nowhere, numbered_rows, tuples
+from graphlink.tables import MOST, grouped, least, nowhere, numbered_rows, parted, tuples
 
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
@@ -48,7 +48,7 @@ class CallSide:
     """
 
     lanes: tuple[Lane, ...]
-    of_lane: tuple[I64, ...]  # the calls of each, ascending
+    of_lane: Sequence[I64]  # the calls of each, ascending
     may_be: Bool  # (lanes, groups): by name, size and place
     lane: I64
     row: I64
@@ -117,7 +117,7 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
         function = codes.column(dump.strings)[calls.function]
         message = np.isin(function, codes.column((SEND, RECV)))
         pairs, lane = numbered_rows(calls.communicator, calls.rank)
-        for (communicator, member), own in zip(pairs.tolist(), _parted(lane, len(pairs)), strict=True):
+        for (communicator, member), own in zip(pairs.tolist(), parted(lane, len(pairs)), strict=True):
             known = dump.communicators[communicator] if communicator != NOWHERE else None
             alone = (
                 known is not None
@@ -143,13 +143,7 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
             gpu_ns=gpu_starts(dump),
         )
     columns = parts.columns()
-    return CallSide(tuple(lanes), _parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, ops, rank), **columns)
-
-
-def _parted(lane: I64, count: int) -> tuple[I64, ...]:
-    """Return the rows of each of ``count`` lanes, ascending. One sort."""
-    order = np.argsort(lane, kind="stable")
-    return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))[:count])
+    return CallSide(tuple(lanes), parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, ops, rank), **columns)
 
 
 def gpu_starts(dump: Dump) -> I64:
@@ -168,7 +162,7 @@ def _ordinals(lane: I64, function: I32, seq: I64) -> I64:
     of a call. It is not sure where calls are missing around it, and where a lane's counts begin later.
     """
     found = nowhere(len(seq))
-    for calls in _parted(lane, int(lane.max(initial=NOWHERE)) + 1):
+    for calls in parted(lane, int(lane.max(initial=NOWHERE)) + 1):
         own = calls[seq[calls] >= 0]
         total, sure = np.zeros(len(own), np.int64), np.ones(len(own), np.bool_)
         for what in np.unique(function[own]).tolist():

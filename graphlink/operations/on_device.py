@@ -32,6 +32,7 @@ from graphlink.tables import (
     numbered_rows,
     numbered_texts,
     numbered_values,
+    parted,
     successive,
     sums,
     take,
@@ -69,7 +70,7 @@ def graph_replays(linked: Linked, on_path_ns: I64 | None = None) -> list[GraphRe
     nodes, node = numbered_rows(graph[launch], device.graph_node, device.name, turn)
     length_ns, after_ns = device.end_ns - device.start_ns, device.start_ns - device.start_ns[first[launch]]
     spans_ns, between = _replays(linked, rows, device, first, launch)
-    members = np.split(np.argsort(node, kind="stable"), np.cumsum(np.bincount(node, minlength=len(nodes)))[:-1])
+    members = parted(node, len(nodes))
     found: list[GraphReplays] = []
     for of in range(int(graph.max(initial=NOWHERE)) + 1):
         mine = np.flatnonzero(nodes[:, 0] == of)
@@ -222,10 +223,9 @@ def _samples(linked: Linked) -> list[_Samples]:
     if counters is None:
         return []
     pairs, which = numbered_rows(counters.device, counters.name)
-    rows = [np.flatnonzero(which == k) for k in range(len(pairs))]
     return [
         (device, text[name], np.maximum.accumulate(counters.ns[own]), counters.value[own])
-        for (device, name), own in zip(pairs.tolist(), rows, strict=True)
+        for (device, name), own in zip(pairs.tolist(), parted(which, len(pairs)), strict=True)
     ]
 
 

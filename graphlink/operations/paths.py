@@ -22,7 +22,7 @@ from graphlink.operations.records import Kind
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.records import Short
 from graphlink.steps import step_marks
-from graphlink.tables import marked, numbered_values, spread, take
+from graphlink.tables import marked, numbered_values, parted, spread, take
 
 MOST_DEEP: Final = 200  # names in a path
 MOST_TEXT: Final = 32_000_000  # characters of all paths, each with the names around it
@@ -184,8 +184,7 @@ def _levels(parent: I64) -> list[I64]:
         inner = np.flatnonzero(above != NOWHERE)
         depth[inner] += depth[above[inner]]
         above[inner] = above[above[inner]]
-    order = np.argsort(depth, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(order) else []
+    return parted(depth, int(depth.max(initial=NOWHERE)) + 1)
 
 
 def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:

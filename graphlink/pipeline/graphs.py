@@ -27,7 +27,7 @@ from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import ActionTimes, Order, Timed, inputs
 from graphlink.publish import Publication, writing
-from graphlink.tables import codes, concat, nowhere, numbered_texts, take, tuples
+from graphlink.tables import codes, concat, nowhere, numbered_texts, parted, take, tuples
 from graphlink.version import __version__
 
 PREFIX: Final = "trace"
@@ -154,7 +154,7 @@ def _nodes(start_ns: I64, end_ns: I64, messages: _Messages, coming: I64, going: 
 
 def _edges(nodes: _Nodes, messages: _Messages) -> tuple[I64, I64, I64]:
     """Return target, source and kind of each dependency, by target, then source."""
-    compute, sends, receives = (np.flatnonzero(nodes.sort == sort) for sort in (_COMPUTE, _SEND, _RECEIVE))
+    receives, compute, sends, _ = parted(nodes.sort, 4)
     parts = [
         (compute[1:], compute[:-1], EdgeKind.STREAM),
         (sends, compute[messages.after[nodes.at[sends]]], EdgeKind.EVENT),
@@ -218,7 +218,7 @@ def _name(sort: int, at: int, order: Order, messages: _Messages) -> str:
 
 
 def _columns(ranks: int, order: Order, nodes: _Nodes, messages: _Messages) -> dict[str, Column]:
-    compute, sends, receives = (np.flatnonzero(nodes.sort == sort) for sort in (_COMPUTE, _SEND, _RECEIVE))
+    receives, compute, sends, _ = parted(nodes.sort, 4)
     both = np.concatenate([sends, receives])
     action, message = nodes.at[compute], nodes.at[both]
     return {

@@ -27,6 +27,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
 from graphlink.pipeline.records import Idle, Pass, Ranges, StepEntry
 from graphlink.records import first_few
+from graphlink.spans import Axis
 from graphlink.tables import concat, largest, nowhere, take
 
 FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
@@ -257,10 +258,8 @@ def _covered(boxes: Marks, gaps: Marks) -> Bool:
     """
     if not len(boxes.row) or not len(gaps.row):
         return np.zeros(len(gaps.row), np.bool_)
-    times = np.unique(np.concatenate([boxes.start_ns, boxes.end_ns, gaps.start_ns, gaps.end_ns]))
-    n = len(times)
+    axis = Axis.over(np.append(boxes.row, gaps.row), boxes.start_ns, boxes.end_ns, gaps.start_ns, gaps.end_ns)
     order = np.lexsort((boxes.start_ns, boxes.row))
-    begins = (boxes.row * n + np.searchsorted(times, boxes.start_ns))[order]
-    reach = np.maximum.accumulate((boxes.row * n + np.searchsorted(times, boxes.end_ns))[order])
-    before = np.searchsorted(begins, gaps.row * n + np.searchsorted(times, gaps.start_ns), side="right") - 1
-    return (before >= 0) & (reach[before] >= gaps.row * n + np.searchsorted(times, gaps.end_ns))
+    reach = np.maximum.accumulate(axis.of(boxes.row, boxes.end_ns)[order])
+    begun = np.searchsorted(axis.of(boxes.row, boxes.start_ns)[order], axis.of(gaps.row, gaps.start_ns), side="right")
+    return (begun > 0) & (reach[begun - 1] >= axis.of(gaps.row, gaps.end_ns))

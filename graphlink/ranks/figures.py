@@ -25,7 +25,7 @@ from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import AlignedClocks, GroupKey, Matches, RankComms
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
 from graphlink.ranks.times import WORDS, Apart, MatchTimes, apart, times
-from graphlink.tables import numbered_values, sums, tuples
+from graphlink.tables import numbered_values, parted, sums, tuples
 
 _MESSAGE: Final = "SEND"
 _CHANCE: Final = 1 / 200
@@ -87,7 +87,7 @@ def figures(
     of_group = added(matches.group[counted], waited_ns, whole).astype(np.int64)
     word = "collectives" if (matches.kind[counted] == CommKind.COLLECTIVE).all() else "exchanges"
     named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers, word)
-    rows = np.split(np.arange(len(totals.group)), np.searchsorted(totals.group, np.arange(1, whole + 1)))
+    rows = parted(totals.group, whole + 1)
     collectives = collectives_of(ranks, matches, found, counted)
     return Figures(
         found,

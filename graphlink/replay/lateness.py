@@ -9,7 +9,7 @@ from graphlink.replay.matching import COLLECTIVE, RECEIVE
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
-from graphlink.tables import codes, largest, spread, sums
+from graphlink.tables import codes, largest, parted, spread, sums
 
 
 def drifts(work: Workload, played: Played, top: int = 10) -> list[Drift]:
@@ -68,7 +68,7 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     holder, waited_ns = played.held_by[nodes], played.start_ns[nodes] - binding(work, played.end_ns).ended_ns[nodes]
     same = codes(lane[nodes], work.slot[nodes])
     out = []
-    for rows in np.split(np.argsort(same, kind="stable"), np.cumsum(np.bincount(same))[:-1]):
+    for rows in parted(same, int(same.max()) + 1):
         _, first, place = np.unique(lane[holder[rows]], return_index=True, return_inverse=True)
         by_lane = sums(len(first), place, waited_ns[rows])
         most, node = int(by_lane.argmax()), int(nodes[rows[0]])

@@ -26,7 +26,7 @@ from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankCo
 from graphlink.ranks.times import Apart
 from graphlink.records import first_few
 from graphlink.run.records import Aligned, Joined, RankRows
-from graphlink.tables import how_many, spread
+from graphlink.tables import how_many, parted, spread
 from graphlink.wings import Parts, of_rank, over_ranks
 
 log: Final = logging.getLogger("graphlink")
@@ -227,6 +227,5 @@ def _arrows(comms: Sequence[RankComms], matches: Matches, op: I64, aligned: Alig
     begins = np.flatnonzero(last[which] != np.arange(len(which)))
     entry = np.append(begins, last[which[begins]])
     number, ends = np.append(begins, begins), np.arange(len(entry)) >= len(begins)
-    order = np.argsort(matches.rank[entry], kind="stable")
-    parts = np.split(order, np.searchsorted(matches.rank[entry][order], np.arange(1, len(comms))))
+    parts = parted(matches.rank[entry], len(comms))
     return [Arrows(node[entry[part]], ACROSS * KIND_OF_FLOW + number[part], ends[part]) for part in parts]
