@@ -335,6 +335,26 @@ def test_a_range_that_is_there_once_in_one_step_may_come_in_each(tmp_path: Path,
         assert "1 call, outside of the ops in it" in heavy.evidence and "no op" in heavy.todo
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_of_one_step_no_range_behind_the_gradients_is_advised_against(tmp_path: Path, steps: int) -> None:
+    """It may be there for the next step, as what waits for its data is."""
+    rows = [("user_annotation", f"ProfilerStep#{k}", 10_000.0 * k, 9_990, 0) for k in range(steps)]
+    for begin in (10_000.0 * k for k in range(steps)):
+        rows += [("cpu_op", "autograd::engine::evaluate_function: MmBackward0", begin + 10, 4_000, 0)]
+        rows += [("user_annotation", "log", begin + 5_000, 4_000, 0)]
+    assert any(one.kind == "aside" for one in of_rows(tmp_path, *rows).advice) == (steps > 1)
+
+
+def test_late_starts_that_nothing_explains_stand_first_where_nothing_gains_a_hundredth(tmp_path: Path) -> None:
+    path = TRACES / "inference" / "sglang_decode_graph.json.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    made = graphlink.link(path, out=tmp_path / "out", options=graphlink.Options(sync="cuda", timeline="none"))
+    first, *others = made.advice().advice
+    assert first.kind == "late_starts" and first.gain_ns is None and "before the first recorded step" in first.todo
+    assert all((one.most_pct or 0) < 1 for one in others)
+
+
 def test_a_bound_is_said_to_be_the_most_that_is_saved() -> None:
     band = Band(level_pct=90, steps=2, unexplained_ns=[], latency_ns=[], why=BOUND)
     told = Advice(
