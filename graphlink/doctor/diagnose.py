@@ -28,6 +28,7 @@ from graphlink.doctor.records import Diagnosis, Finding, Told, if_any, merged
 from graphlink.engine.engines import RunsOn, naming_limits, run_all, succeeded
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError, SeveralRanks
+from graphlink.linking.provenance import is_op
 from graphlink.ranks.columns import rank_comms
 from graphlink.ranks.times import Apart
 from graphlink.read import kinds
@@ -98,7 +99,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     if rows:
         findings += ranks_lacking(rows)
     for path in given.bare:
-        nodes = how_many(read_host(path).rf_id > 0)
+        nodes = how_many(is_op(read_host(path)))
         findings.append(Finding("no-kineto", figures={"nodes": nodes}, files=(str(path),)))
     if given.passed_over:
         findings.append(Finding("left-aside", 0.0, told=tuple(given.passed_over)))

@@ -25,7 +25,7 @@ from graphlink.linking.launch import (
     rounding_ns,
     without_clock,
 )
-from graphlink.linking.provenance import common_names, differences
+from graphlink.linking.provenance import common_names, differences, is_op
 from graphlink.model import NOWHERE, Bool, Communication, FoundBy, HostTrace, Linked, SyncKind, Trace
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.read.devices import UNPLACED
@@ -184,7 +184,7 @@ def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
 
 def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[Finding]:
     """Report where a rank's execution trace has less, or other, than its device recording."""
-    match, rows, nodes = linked.match, len(linked.match.et), how_many(et.rf_id > 0)
+    match, rows, nodes = linked.match, len(linked.match.et), how_many(is_op(et))
     matched = how_many(match.et != NOWHERE)
     if match.method == "order":
         yield Finding("matched-by-order", matched / max(rows, 1), {"matched": matched, "rows": rows})
@@ -193,7 +193,7 @@ def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[F
         yield Finding("et-differs", told=differing)
     names = common_names(linked.trace, et)
     in_kineto, in_et = (
-        {names.text[code] for code in np.unique(codes).tolist()} for codes in (names.kineto, names.et[et.rf_id > 0])
+        {names.text[code] for code in np.unique(codes).tolist()} for codes in (names.kineto, names.et[is_op(et)])
     )
     if match.raised:
         yield Finding("et-raised", match.raised / max(rows, 1), {"raised": match.raised, "rows": rows})

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences
+from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences, is_op
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Trace
 from graphlink.patterns import fits
 from graphlink.records import counted
@@ -52,11 +52,12 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
         pairs, notes = match_by_order(trace, et, names)
         warnings += notes
     misfits = tuple(warnings)
-    only_kineto, only_et = pairs == NOWHERE, ~marked(len(et.id), pairs[pairs != NOWHERE]) & (et.rf_id > 0)
+    op = is_op(et)
+    only_kineto, only_et = pairs == NOWHERE, ~marked(len(et.id), pairs[pairs != NOWHERE]) & op
     raised = (
         0 if misfits or method != "rf_id" else _raised(trace.host, only_kineto & names.present(names.et)[names.kineto])
     )
-    warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0, raised)
+    warnings += _coverage(names, only_kineto, only_et, op, raised)
     found = differences(trace, et)
     warnings += (
         [f"ET and Kineto trace agree in names but not in {', '.join(found)}: two runs of one program?"] if found else []
@@ -153,8 +154,8 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     that were guessed).
 
     For recordings without record-function ids. Within a thread both sides list the same events in the order in which
-    they began: Kineto by ``order``, the ET by ``rf_id``. (Times do not serve: integer us tie.) OS thread ids and
-    PyTorch's thread numbers have nothing in common, so threads are paired by what they hold.
+    they began: Kineto by ``order``, the ET by ``rf_id``, else ``id``. (Times do not serve: integer us tie.) OS thread
+    ids and PyTorch's thread numbers have nothing in common, so threads are paired by what they hold.
 
     Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
 
@@ -164,15 +165,16 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     iteration of many); among several such places the one with the same autograd sequence numbers. Raises ``InputError``
     if less than half of the ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
     """
+    op = is_op(et)
     # without the names of ranges on threads that have nothing but gloo's
     gloo = fits(asynchronous_form(trace), names.text)[names.kineto]
     in_both = (
         names.present(names.kineto)
-        & names.present(names.et[et.rf_id > 0])
+        & names.present(names.et[op])
         & ~names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
     )
     kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
-    nodes = _threads(et.tid, et.rf_id, names.et, in_both[names.et] & (et.rf_id > 0))
+    nodes = _threads(et.tid, et.rf_id, names.et, in_both[names.et] & op)
     possible = sum(len(t.rows) for t in nodes)
     if not possible:
         raise InputError("no host operator of it is in the Kineto trace", path=et.path, todo=_todo(trace))

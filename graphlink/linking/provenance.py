@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from graphlink.model import EMPTY, I64, Bool, Comm, HostTrace, ProcessGroup, Trace
+from graphlink.patterns import fits
 from graphlink.tables import marked
 
 MIN_EPOCH_NS = 1_400_000_000 * 10**9  # older (2014) than any recording: times since boot, which are no date
@@ -26,6 +27,14 @@ _ANY_BACKEND: Final = re.compile(
     r"(?i)[a-z]\w*:_?(?:(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter|reduce|gather|scatter|broadcast|\w*barrier)\w*"
     r"|(?:i?send|i?recv)(?:_any_?source)?)(?: ?\d*->\d*)?"
 )
+
+_ROOT: Final = re.compile(r"\[pytorch\|profiler\|.*")  # the node of the process, or of a thread
+
+
+def is_op(et: HostTrace) -> Bool:
+    """Mark the nodes of an ET that are ops: those with a record-function id, or all but roots where no node has one."""
+    with_id: Bool = et.rf_id > 0
+    return with_id if with_id.any() else ~fits(_ROOT, et.strings)[et.name]
 
 
 def asynchronous_form(trace: Trace) -> re.Pattern[str]:

@@ -51,6 +51,15 @@ def test_a_constant_id_means_that_there_are_none() -> None:
     assert match_hosts(build_trace(rows), build_et(nodes("abc"))).method == "order"
 
 
+def test_an_et_without_ids_is_matched_by_order() -> None:
+    trace = build_trace(hosts("abcb", with_ids=True))
+    et = build_et(Node(name, 0, id=7 + k) for k, name in enumerate("abcbd"))
+    match = match_hosts(trace, et)
+    assert match.method == "order"
+    assert [int(et.id[node]) for node in match.et] == [7, 8, 9, 10]
+    assert match.only_et == {"d": 1}, "the root is no op"
+
+
 def test_few_ids_of_another_name_stay_unmatched() -> None:
     trace, et = build_trace(hosts("abcdefgX", with_ids=True)), build_et(nodes("abcdefgh"))
     match = match_hosts(trace, et)
