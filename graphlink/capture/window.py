@@ -71,6 +71,8 @@ class Window:
             self.trouble.append("Cuspy is not in this PyTorch, or there is no GPU: Kineto records")
         fields = config_fields(torch)
         wanted = {name: value for name, value in WANTED.items() if name in fields}
+        if self._stacks:  # which are in that table: PyTorch would warn, and make it
+            wanted.pop("trace_only", None)
         self.settings = {
             "activities": named,
             "record_shapes": True,

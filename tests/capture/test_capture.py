@@ -72,6 +72,14 @@ def test_rows_have_shapes(tmp_path: Path, train: Train) -> None:
     assert trace.strings[trace.host.input_shapes[row]].startswith("[[8], [4, 8], [8, 8]")
 
 
+@pytest.mark.filterwarnings("error:trace_only")
+def test_stacks_are_recorded_without_a_warning_of_pytorch(tmp_path: Path, train: Train) -> None:
+    with graphlink.capture(tmp_path, stacks=True) as capture:
+        train()
+    assert told(tmp_path)["settings"]["with_stack"] and not capture.reports[0].warnings
+    assert read_kineto(tmp_path / "kineto_0.json").frames is not None
+
+
 def test_without_steps_all_is_recorded(tmp_path: Path, train: Train) -> None:
     with graphlink.capture(tmp_path) as capture:
         for _ in range(2):
