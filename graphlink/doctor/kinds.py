@@ -132,7 +132,7 @@ _ALL: Final = (
          "that one is taken to last as long: its own time may be less",
          "the file as the profiler wrote it; record again"),
     Kind("steps-overlap", "inferred", "{rows} marks of steps run into the next one",
-         "they end where it begins", "nothing: it is up to 1 us each"),
+         "they end where it begins", "nothing where it is up to 1 us each; else marks of steps one after the other"),
     Kind("calls-overlap", "inferred", "{calls} API calls run on into the next call or op of their thread",
          "they are taken to end there, so a wait in them is cut short",
          "a PyTorch of mid 2024 or newer where times are whole microseconds; else one recording a file, as the "

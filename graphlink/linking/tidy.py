@@ -4,6 +4,7 @@ numbers of calls that come again, device ops that run into those behind them, ma
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,9 +15,20 @@ from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import counted
 from graphlink.steps import step_marks
-from graphlink.tables import MOST, begins, codes, last_before, lookup, marked, spread, successive, take, tuples
+from graphlink.tables import (
+    MOST,
+    begins,
+    codes,
+    last_before,
+    lookup,
+    marked,
+    numbered_texts,
+    spread,
+    successive,
+    take,
+    tuples,
+)
 
-MARKS_NS: Final = 1_000  # marks of steps overlap by less: they are taken by Python, one after the other
 _SAID: Final = {
     "rows-twice": ("row", " there twice: counted once"),
     "calls-twice": (
@@ -28,7 +40,6 @@ _SAID: Final = {
         " with the correlation id of an earlier call: device ops go to the one that flow or "
         "External id tells, else to the last that began before",
     ),
-    "steps-overlap": ("mark", " of steps running into the next one by up to 1 us: cut where that begins"),
 }
 _OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
 _OF_CALLS: Final = ("end_ns", "tid", "name", "correlation")
@@ -57,20 +68,37 @@ def tidy(trace: Trace) -> Trace:
     calls, mended["calls-twice"] = _outermost(trace.calls)
     trace, mended["repeated-calls"] = _numbered(replace(trace, calls=calls))
     trace, mended["ends-overrun"], said = _clipped(trace)
-    host, marks = trace.host, np.flatnonzero(step_marks(trace))
-    ends = host.end_ns[marks]
-    after = last_before((host.tid[marks],), -host.start_ns[marks], (host.tid[marks],), MARKS_NS + 1 - ends)
-    begin = np.append(host.start_ns[marks], MOST)[after]  # of the first that begins in the last us of a mark, or later
-    short = (begin < ends) & (begin > host.start_ns[marks])
-    if short.any():
-        end_ns = host.end_ns.copy()
-        end_ns[marks[short]] = begin[short]
-        trace = replace(trace, host=replace(host, end_ns=end_ns))
-    mended["steps-overlap"] = int(short.sum())
+    trace, mended["steps-overlap"], overlaps = _one_after_the_other(trace)
     mended["repeated-calls"] += trace.mended.get("repeated-calls", 0)
     found = {kind: int(count) for kind, count in mended.items() if count}
     told = [f"{counted(count, _SAID[kind][0])}{_SAID[kind][1]}" for kind, count in found.items() if kind in _SAID]
-    return replace(trace, mended={**trace.mended, **found}, warnings=(*trace.warnings, *told, *said))
+    return replace(trace, mended={**trace.mended, **found}, warnings=(*trace.warnings, *told, *overlaps, *said))
+
+
+def _one_after_the_other(trace: Trace) -> tuple[Trace, int, list[str]]:
+    """End each mark of a step where the next of its kind begins that ends later: steps of a thread follow each other,
+    but for a mark that lies wholly inside another.
+    """
+    host, rows = trace.host, np.flatnonzero(step_marks(trace))
+    names = [re.sub(r"\d+", "", trace.strings[code]) for code in host.name[rows].tolist()]
+    lane = codes(numbered_texts(names)[0], host.tid[rows])
+    order = np.lexsort((-host.end_ns[rows], host.start_ns[rows], lane))
+    rows, lane = rows[order], lane[order]
+    ends, first = host.end_ns[rows], np.append(np.flatnonzero(begins(lane)), len(rows))
+    inside = np.zeros(len(rows), np.bool_)
+    for k, until in tuples(first[:-1], first[1:]):
+        inside[k + 1 : until] = ends[k + 1 : until] <= np.maximum.accumulate(ends[k : until - 1])
+    mark, later = successive(rows[~inside], spread(len(host.tid), rows, lane))
+    over_ns = host.end_ns[mark] - host.start_ns[later]
+    mark, later, over_ns = mark[over_ns > 0], later[over_ns > 0], over_ns[over_ns > 0]
+    if not len(mark):
+        return trace, 0, []
+    said = (
+        f"{counted(len(mark), 'mark')} of steps running into the next one, by up to {over_ns.max() / 1e3:,.3f} us: "
+        "cut where that begins"
+    )
+    end_ns = host.end_ns - spread(len(host.tid), mark, over_ns, 0)
+    return replace(trace, host=replace(host, end_ns=end_ns)), len(mark), [said]
 
 
 def _twice(table: Any, names: tuple[str, ...], trace: Trace, least_ns: int | None = None) -> Bool:

@@ -124,23 +124,29 @@ def test_nodes_of_one_graph_may_run_beside_each_other() -> None:
     assert tidy(build_trace([], [], ops)).mended == {}
 
 
-@pytest.mark.parametrize(("over_us", "ends"), [(0.5, 100), (1, 100), (5, 105)])
-def test_marks_of_steps_end_where_the_next_begins(over_us: float, ends: float) -> None:
+@pytest.mark.parametrize("over_us", [0.002, 0.5, 1, 5, 99])
+def test_marks_of_steps_end_where_the_next_begins(over_us: float) -> None:
     marks = [
         Host("ProfilerStep#1", 0, 100 + over_us, annotation=True),
-        Host("ProfilerStep#2", 100, 200, annotation=True),
+        Host("iteration 7", 50, 160, annotation=True),
+        Host("ProfilerStep#2", 100, 200 + over_us / 2, annotation=True),
         Host("ProfilerStep#3", 150, 300, annotation=True, tid=2),
+        Host("ProfilerStep#3", 200, 310, annotation=True),
     ]
-    assert tidy(build_trace(marks)).host.end_ns.tolist() == [ends * 1000, 200_000, 300_000]
+    trace = tidy(build_trace(marks))
+    assert trace.host.end_ns.tolist() == [100_000, 160_000, 200_000, 300_000, 310_000]
+    assert trace.mended == {"steps-overlap": 2}
+    assert f"2 marks of steps running into the next one, by up to {over_us:.3f} us: cut" in trace.warnings[0]
 
 
 def test_a_mark_inside_another_one_of_its_number_changes_nothing() -> None:
     marks = [
         Host("ProfilerStep#1", 0, 100.5, annotation=True),
         Host("ProfilerStep#1", 2, 98, annotation=True),
+        Host("ProfilerStep#2", 90, 100.5, annotation=True),
         Host("ProfilerStep#2", 100, 200, annotation=True),
     ]
-    assert tidy(build_trace(marks)).host.end_ns.tolist() == [100_000, 98_000, 200_000]
+    assert tidy(build_trace(marks)).host.end_ns.tolist() == [100_000, 98_000, 100_500, 200_000]
 
 
 def test_no_rows_are_put_right_at_once() -> None:
