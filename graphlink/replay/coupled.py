@@ -2,10 +2,10 @@
 receives for their send.
 
 A collective begins when its last member is ready (and that one's start delay is over), and takes the shortest recorded
-time of a member: that one waited for nobody. On the host (gloo) a row may end long after its collective was done; where
-nobody waited for it, it counts as done when the first member went on, or its row ended. A message is on its way from
-when both ends have begun, so a receive ends no sooner than its send; a send waits for nobody. Wherever ranks do not
-wait for each other this is the ideal machine.
+time of a member: that one waited for nobody. On the host (gloo) a row may end long after its collective was done, which
+is when the first row of a member ended; one that somebody waited for ends as much later as recorded. A message is on
+its way from when both ends have begun, so a receive ends no sooner than its send; a send waits for nobody. Wherever
+ranks do not wait for each other this is the ideal machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphlink.depend.threads import ASLEEP_NS
 from graphlink.graph.order import longest_path, passed
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.linking.commtypes import CollectiveType
-from graphlink.model import EMPTY, I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.matching import COLLECTIVE, RECEIVE, Matched, Messages, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Ended, Played, binding
 from graphlink.replay.workload import Workload
@@ -42,13 +42,13 @@ def play_coupled(work: Workload, match: Matched) -> Played:
 
 def ended(work: Workload, match: Matched) -> Ended:
     """Return when each node ends, and no more, which takes half as long as ``play_coupled``."""
-    return Ended(_ends(work, match, _took_ns(work, match), messages(work, match)), match)
+    return Ended(_ends(work, match, _took(work, match), messages(work, match)), match)
 
 
 def followed(work: Workload, ends: Ended) -> Played:
     """Return ``play_coupled`` where it is known when each node ends."""
     match, end, ran = ends.match, ends.end_ns, ends.ran
-    took, sent = _took_ns(work, match), messages(work, match)
+    (took, tail), sent = _took(work, match), messages(work, match)
     bound = binding(work, end, work.lag_ns)
     rank_begin = match.clock.begin_ns[work.member]
     start = np.maximum(bound.ended_ns, rank_begin)
@@ -63,34 +63,43 @@ def followed(work: Workload, ends: Ended) -> Played:
 
     member = np.flatnonzero((match.code == COLLECTIVE) & ran)
     collective = match.partner[member]
-    begin[member] = end[member] - took[collective]
+    begin[member] = end[member] - took[collective] - tail[member]
     order = np.lexsort((arrival[member], collective))
     last = spread(len(took), collective[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[collective], NOWHERE)
     return Played(end, match, start, begin, bound.dependency, bound.kind, joined)
 
 
-def _took_ns(work: Workload, match: Matched) -> I64:
-    """Return what each collective takes from its last arrival on. Linear.
+class _Took(NamedTuple):
+    """What collectives take from their last arrival on, and by node how much later than that a member ended."""
 
-    Members on the host that nobody is known to have waited for count up to the first end of all, where each waits for
-    all; what the shortest of a collective was changed by changes this as much.
+    took_ns: I64
+    tail_ns: I64
+
+
+def _took(work: Workload, match: Matched) -> _Took:
+    """Return what collectives take. Linear.
+
+    On the host each is done when its last member has come and the first of all ended, where each waits for all. A
+    member that somebody waited for and that ended later had a thread that ran late, which counts for it alone; the rows
+    of others say nothing. What the shortest of a collective was changed by changes both as much, no tail becomes
+    longer.
     """
-    if not len(match.expected):
-        return EMPTY
-    took = shortest_ns(match, work.cost_ns - work.fixed_ns)
-    on_host = (work.column("device") < 0) & np.isin(work.column("comm_type"), _OF_ALL)
-    node = np.flatnonzero((match.code == COLLECTIVE) & on_host)
+    took, tail = shortest_ns(match, work.cost_ns - work.fixed_ns), np.zeros(len(work), np.int64)
+    node = np.flatnonzero((match.code == COLLECTIVE) & (work.column("device") < 0))
     if match.clock.differ or not len(node):
-        return took
-    collective, count, awaited = match.partner[node], len(took), work.per_file(_awaited)[node]
+        return _Took(took, tail)
+    collective, count, awaited = match.partner[node], len(took), work.per_file(_awaited)[node].astype(np.bool_)
     began, ended = (recorded_ns(work, match.clock, time, node) for time in ("start_ns", "end_ns"))
-    own = least(count, collective, ended - began)
-    first = np.where(awaited, ended, least(count, collective, ended)[collective]) - began
-    first = least(count, collective[first > 0], first[first > 0])
-    late = np.flatnonzero(first < own)
-    took[late] = np.rint(took[late] * (first[late] / own[late]))
-    return took
+    recorded, last = shortest_ns(match, work.column("cost_ns") - work.fixed_ns), largest(count, collective, began)
+    of_all = np.isin(work.column("comm_type")[node], _OF_ALL)
+    once, all_of = recorded.copy(), collective[of_all]
+    once[all_of] = np.clip(least(count, all_of, ended[of_all]) - last, 0, recorded)[all_of]
+    scale = took / np.maximum(recorded, 1)
+    late = np.where(awaited, np.maximum(ended - (last + once)[collective], 0), 0)
+    tail[node] = np.rint(late * np.minimum(scale, 1)[collective])
+    took[all_of] = np.rint(once * scale)[all_of]
+    return _Took(took, tail)
 
 
 def _awaited(file: Graph) -> Bool:
@@ -140,7 +149,7 @@ def _joint(work: Workload, match: Matched, sent: Messages) -> _Joint:
     return _Joint(order, bounds, place[sources[edge]], edge, ends_at)
 
 
-def _ends(work: Workload, match: Matched, took_ns: I64, sent: Messages) -> I64:
+def _ends(work: Workload, match: Matched, took: _Took, sent: Messages) -> I64:
     """Return when each node ends: the longest path over dependencies and messages, where a collective lets its members
     go once all are there.
     """
@@ -148,12 +157,12 @@ def _ends(work: Workload, match: Matched, took_ns: I64, sent: Messages) -> I64:
         return longest_path(work.first, work.source, work.cost_ns, work.lag_ns, work.chains)
     joint = work.of_edges(f"joint {id(match)}", lambda: (match, _joint(work, match, sent)))[1]
     chains, cost, collective = work.chains, work.cost_ns.copy(), match.code == COLLECTIVE
-    behind_ns = chains.behind_ns(cost, work.lag_ns)
+    behind_ns = chains.behind_ns(cost, work.lag_ns) + took.tail_ns[chains.head][chains.of_node]
     sent_ns, transfer_ns = sent.costs_ns(cost - work.fixed_ns)
     cost[sent.send] = work.fixed_ns[sent.send] + sent_ns
     cost[sent.receive] = work.fixed_ns[sent.receive] + transfer_ns
     cost[collective] = work.fixed_ns[collective]  # it is ready when its own start delay is over
-    costs = np.concatenate([match.clock.begin_ns, cost[chains.head], took_ns])
+    costs = np.concatenate([match.clock.begin_ns, cost[chains.head], took.took_ns])
     lags = np.append(behind_ns[chains.node] + work.lags()[chains.edge], -sent_ns - work.fixed_ns[sent.receive])
     lags = np.append(lags, np.zeros(int(joint.edge.max(initial=-1)) + 1, np.int64))[joint.edge]
     ends = spread(len(costs), joint.order, passed(joint.first, joint.source, costs[joint.order], lags), NOT_RUN)

@@ -18,7 +18,7 @@ from graphlink.model import NOWHERE
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.lateness import stuck
 from graphlink.replay.machines import play_ideal
-from graphlink.replay.matching import matched
+from graphlink.replay.matching import COLLECTIVE, matched
 from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, Played
 from graphlink.replay.records import StuckEntry
@@ -138,7 +138,7 @@ def test_a_collective_begins_with_its_last_member_and_its_start_delay() -> None:
 
 @pytest.mark.parametrize(("sort", "end_us"), [(Y, 35), (L, 30)])
 def test_on_the_host_what_nobody_waited_for_is_done_when_the_first_goes_on(sort: EdgeKind, end_us: int) -> None:
-    """Rank 1 comes last and its row ends at 35; rank 0 has waited until 30, and so rank 1 only if it has waited, too."""
+    """Rank 1 comes last and its row ends at 35; rank 0 has waited until 30, and so rank 1: until 35, if it waited."""
     first = [
         N(0, CPU, 10),
         N(1, COLL, 20, ((0, L),), start_us=10),
@@ -153,7 +153,12 @@ def test_on_the_host_what_nobody_waited_for_is_done_when_the_first_goes_on(sort:
     ]
     ranks = {k: replace(file(nodes, rank=k), device=np.array([0, -1, 0, 0])) for k, nodes in enumerate((first, last))}
     work = workload(ranks)
-    assert play_coupled(work, matched(work, {})).end_ns[[1, 5]].tolist() == [end_us * 1000] * 2
+    match = matched(work, {})
+    assert play_coupled(work, match).end_ns[[1, 5]].tolist() == [30_000, end_us * 1000]
+    twice = play_coupled(work.with_costs(np.where(match.code == COLLECTIVE, work.cost_ns // 2, work.cost_ns)), match)
+    took_us = 7.5, (end_us - 15) / 2  # from when rank 1 came
+    assert twice.end_ns[[1, 5]].tolist() == [15_000 + round(us * 1000) for us in took_us]
+    assert (twice.begin_ns[[1, 5]] == 15_000).all()
 
 
 def test_slots_hold_nobody_up() -> None:
