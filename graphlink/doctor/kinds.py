@@ -112,6 +112,9 @@ _ALL: Final = (
     Kind("calls-without-id", "inferred", "{rows} device ops have no correlation id that a call has",
          "flows, the External id and order tell their calls; what they do not tell has no launch edge",
          "a newer PyTorch (of ROCm: 2.6 and newer), and the file as the profiler wrote it"),
+    Kind("syncs-without-id", "inferred", "{rows:cuda_sync row} without a correlation id that a call has",
+         "each is of the one synchronisation call that lasted around it",
+         "the file as the profiler wrote it"),
     Kind("calls-contradicted", "inferred", "{rows} device ops have a correlation id that flows, External id or order "
                                            "contradict",
          "they go to the call that flow and External id agree on, else to that of the correlation id, whose launch "

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from graphlink.linking.call_roles import Role, roles
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, Trace
+from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, SyncKind, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import counted
 from graphlink.steps import step_marks
@@ -27,6 +28,7 @@ from graphlink.tables import (
     successive,
     take,
     tuples,
+    unused,
 )
 
 _SAID: Final = {
@@ -40,7 +42,19 @@ _SAID: Final = {
         " with the correlation id of an earlier call: device ops go to the one that flow or "
         "External id tells, else to the last that began before",
     ),
+    "syncs-without-id": (
+        "cuda_sync row",
+        " without a correlation id that a call has: of the one synchronisation call that lasted around it",
+    ),
 }
+_KIND: Final = np.full(len(Role), NOWHERE, np.int64)  # of sync rows of calls of each role
+_KIND[[Role.STREAM_WAIT, Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.EVENT_QUERY]] = [
+    SyncKind.STREAM_WAIT,
+    SyncKind.STREAM,
+    SyncKind.DEVICE,
+    SyncKind.EVENT,
+    SyncKind.EVENT,
+]
 _OF_HOST: Final = ("end_ns", "tid", "name", "rf_id", "seq_id", "annotation")
 _OF_CALLS: Final = ("end_ns", "tid", "name", "correlation")
 _OF_SYNCS: Final = ("end_ns", "kind", "device", "stream", "correlation", "record", "event")
@@ -67,6 +81,7 @@ def tidy(trace: Trace) -> Trace:
     trace = replace(trace, **{name: take(getattr(trace, name), ~again) for name, again in twice.items() if again.any()})
     calls, mended["calls-twice"] = _outermost(trace.calls)
     trace, mended["repeated-calls"] = _numbered(replace(trace, calls=calls))
+    trace, mended["syncs-without-id"] = _syncs_by_time(trace)
     trace, mended["ends-overrun"], said = _clipped(trace)
     trace, mended["steps-overlap"], overlaps = _one_after_the_other(trace)
     mended["repeated-calls"] += trace.mended.get("repeated-calls", 0)
@@ -138,7 +153,7 @@ def _numbered(trace: Trace) -> tuple[Trace, int]:
     again &= ids > 0
     if not again.any():
         return trace, 0
-    unique = np.where(again, max(int(c.max(initial=0)) for c in (ids, device.correlation)) + np.cumsum(again), ids)
+    unique = np.where(again, unused(len(ids), ids, device.correlation, syncs.correlation), ids)
     repeated = np.isin(ids, ids[again])
     once = lookup(np.where(repeated, 0, ids), device.correlation)
     lag_ns = (device.start_ns - calls.start_ns[once])[once != NOWHERE]
@@ -158,6 +173,33 @@ def _numbered(trace: Trace) -> tuple[Trace, int]:
         syncs=replace(syncs, correlation=new(syncs.correlation, syncs.end_ns), record=new(syncs.record, syncs.end_ns)),
         events=replace(events, correlation=new(events.correlation, np.full(len(events.correlation), MOST - 1))),
     ), int(again.sum())
+
+
+def _syncs_by_time(trace: Trace) -> tuple[Trace, int]:
+    """Give a ``cuda_sync`` row whose correlation no call has, and the call, one in common: where one call of its kind
+    alone lasted around the row, around no other one, and only one of the two has a correlation, or neither.
+    """
+    calls, syncs, slack_ns = trace.calls, trace.syncs, rounding_ns(trace)
+    kind = _KIND[roles(calls, trace.strings)]
+    kind[np.isin(calls.correlation, syncs.correlation[syncs.correlation > 0])] = NOWHERE
+    row = np.flatnonzero(lookup(calls.correlation, syncs.correlation) == NOWHERE)
+    begin, end_ns = syncs.start_ns[row] + slack_ns + 1, syncs.end_ns[row]
+    around: list[tuple[int, int]] = []  # row, call
+    for tid in np.unique(calls.tid[kind != NOWHERE]).tolist() if len(row) else []:
+        mine = np.where(calls.tid == tid, kind, NOWHERE)
+        call = last_before((mine,), calls.start_ns, (syncs.kind[row].astype(np.int64),), begin)
+        there = (call != NOWHERE) & (np.append(calls.end_ns, 0)[call] + slack_ns >= end_ns)
+        around += tuples(row[there], call[there])
+    row, call = np.array(around, np.int64).reshape(-1, 2).T
+    alone = (np.bincount(row)[row] == 1) & (np.bincount(call)[call] == 1)
+    of_syncs, of_calls = syncs.correlation.copy(), calls.correlation.copy()
+    alone &= (of_syncs[row] <= 0) | (of_calls[call] <= 0)
+    row, call = row[alone], call[alone]
+    fresh = unused(len(row), of_calls, of_syncs, trace.device.correlation, trace.events.correlation)
+    ids = np.maximum(of_syncs[row], of_calls[call])
+    of_syncs[row] = of_calls[call] = np.where(ids > 0, ids, fresh)
+    syncs, calls = replace(syncs, correlation=of_syncs), replace(calls, correlation=of_calls)
+    return replace(trace, calls=calls, syncs=syncs), len(row)
 
 
 def _clipped(trace: Trace) -> tuple[Trace, int, list[str]]:

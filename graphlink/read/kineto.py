@@ -451,7 +451,7 @@ class KinetoRows:
         of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
         parts, calls, device = self.parts, self.parts[CALL], self.parts[DEVICE]
-        mended, told = mend_calls(calls, device, parts[LAUNCHED], self.strings, 2 + 2 * written_ns)
+        mended, told = mend_calls(parts, self.strings, 2 + 2 * written_ns)
         deps = graph_deps(parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes], sorted(self.workers))
         warnings += [*told, *put_right(parts, self.strings, of_devices, self.left_out)]

@@ -15,7 +15,7 @@ from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, fits
 from graphlink.read.columns import MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, near, put_inside_ops
 from graphlink.read.devices import place
-from graphlink.read.kineto_rows import CALL, DEVICE, HOST, OTHER, OVERHEAD, SYNC, TIMES
+from graphlink.read.kineto_rows import CALL, DEVICE, EVENT, HOST, LAUNCHED, OTHER, OVERHEAD, SYNC, TIMES
 from graphlink.tables import (
     MOST,
     begins,
@@ -31,6 +31,7 @@ from graphlink.tables import (
     successive,
     sums,
     turns,
+    unused,
     values_at,
 )
 
@@ -102,15 +103,13 @@ def _leave_out_untimed(tables: Iterable[Parts]) -> int:
     return sum(parts.keep(~rows) for parts, rows in untimed.items())
 
 
-def mend_calls(
-    calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int
-) -> tuple[dict[str, int], list[str]]:
+def mend_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tuple[dict[str, int], list[str]]:
     """Give device rows the calls that all witnesses tell together, in place; return how many were mended, by kind, and
     what to warn of. As ``settle`` and ``give_calls``.
     """
-    anew = _number_anew(calls, device, flows, strings, slack_ns)
-    against, moved = settle(calls, device, flows, strings, slack_ns)
-    given = give_calls(calls, device, flows, strings, slack_ns)
+    anew = _number_anew(parts, strings, slack_ns)
+    against, moved = settle(parts[CALL], parts[DEVICE], parts[LAUNCHED], strings, slack_ns)
+    given = give_calls(parts, strings, slack_ns)
     kinds = {
         "calls-without-id": sum(given.values()),
         "calls-contradicted": max(against.values(), default=0),
@@ -137,11 +136,12 @@ def repeated(calls: Parts) -> Bool:
     return np.isin(ids, np.setdiff1d(again[again > 0], ids[after[start_ns[after] < calls.seen("end_ns")[before]]]))
 
 
-def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> int:
+def _number_anew(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> int:
     """Give calls with a ``repeated`` correlation one of their own, in place, and the device row that they launched,
     where the External id that no other of them has tells which of them did, else its flow. Return how many such calls
     there are less; ``tidy`` has the others, also those that launch many rows.
     """
+    calls, device, flows = parts[CALL], parts[DEVICE], parts[LAUNCHED]
     again = repeated(calls) & ~fits(GRAPH_LAUNCH, tuple(strings))[calls.seen("name")]
     ids, of_row, count = calls.seen("correlation"), device.seen("correlation"), calls.count
     if not again.any():
@@ -154,16 +154,13 @@ def _number_anew(calls: Parts, device: Parts, flows: Parts, strings: Strings, sl
     call[row] = np.where((call[row] == NOWHERE) & again[by] & (ids[by] == of_row[row]), by, call[row])
     told = np.flatnonzero((call != NOWHERE) & (device.seen("graph") == 0))
     before = len(np.unique(ids))
-    of_row[told] = ids[call[told]] = _unused(count, ids, of_row)[call[told]]
+    of_row[told] = ids[call[told]] = _fresh(parts)[call[told]]
     return len(np.unique(ids)) - before
 
 
-def _unused(count: int, *taken: I64) -> I64:
-    """Return ``count`` correlation ids that no row has, above all of them if there is room. n log n."""
-    ids = np.concatenate([*taken, [0]])
-    if (highest := int(ids.max())) > MOST - count:
-        return np.setdiff1d(np.arange(1, len(ids) + count), ids)[:count]
-    return highest + 1 + np.arange(count)
+def _fresh(parts: dict[str, Parts]) -> I64:
+    """Return a correlation id for each call that no row of any table has."""
+    return unused(parts[CALL].count, *(parts[table].seen("correlation") for table in (CALL, DEVICE, SYNC, EVENT)))
 
 
 def without_calls(calls: Parts, device: Parts) -> Bool:
@@ -175,7 +172,7 @@ def without_calls(calls: Parts, device: Parts) -> Bool:
     return np.asarray((lookup(ids, of_row) == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0)))
 
 
-def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> dict[str, int]:
+def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> dict[str, int]:
     """Give device rows whose correlation no call has that of the call that launched them, in place; return how many, by
     witness.
 
@@ -184,11 +181,12 @@ def give_calls(calls: Parts, device: Parts, flows: Parts, strings: Strings, slac
     that launched nothing lie between those of its stream's rows before and after, the one in turn, unless both have a
     correlation. The nodes of one replay of a CUDA graph have one call. O(n log n).
     """
+    calls, device, flows = parts[CALL], parts[DEVICE], parts[LAUNCHED]
     given, of_row = calls.seen("correlation"), device.seen("correlation")
     lacks = without_calls(calls, device)
     if not calls.count or not lacks.any():
         return {}
-    of_call = np.where(given > 0, given, _unused(calls.count, given, of_row))
+    of_call = np.where(given > 0, given, _fresh(parts))
     call = lookup(of_call, of_row)
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
     counts = Counter({"flows": len(np.unique(row[lacks[row]]))})

@@ -55,6 +55,11 @@ def _without_correlation(document: Document) -> None:
         del kernel["args"]["correlation"]
 
 
+def _syncs_without_correlation(document: Document) -> None:
+    for row in rows(document, "cuda_sync"):
+        del row["args"]["correlation"]
+
+
 def _lost_kernels(document: Document) -> None:
     """The kernels of the middle of the run, which no call waited for, are gone."""
     lost = [id(row) for row in rows(document, "kernel")[40:43]]
@@ -268,6 +273,7 @@ CASES = (
         {"kineto": without_first_calls(0.3)},
     ),
     Case("no correlation", {"calls-without-id"}, {"kineto": _without_correlation}),
+    Case("no correlation of sync rows", {"syncs-without-id"}, {"kineto": _syncs_without_correlation}),
     Case("lost buffers", {"launches-without-ops"}, {"kineto": _lost_kernels}),
     Case("rows of a device nobody knows", {"unknown-device-rows"}, {"kineto": _unknown_device}),
     Case("starts early", {"starts-before-launch"}, {"kineto": _early}),

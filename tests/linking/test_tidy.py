@@ -149,6 +149,45 @@ def test_a_mark_inside_another_one_of_its_number_changes_nothing() -> None:
     assert tidy(build_trace(marks)).host.end_ns.tolist() == [100_000, 98_000, 100_500, 200_000]
 
 
+@pytest.mark.parametrize(("of_call", "of_row"), [(0, 5), (5, 0), (0, 0)])
+@pytest.mark.parametrize("kind", [SyncKind.DEVICE, SyncKind.STREAM, SyncKind.EVENT])
+def test_a_sync_row_is_of_the_one_call_around_it(kind: SyncKind, of_call: int, of_row: int) -> None:
+    names = {SyncKind.DEVICE: "DeviceSynchronize", SyncKind.STREAM: "StreamSynchronize", SyncKind.EVENT: "EventQuery"}
+    calls = [
+        Call("cudaLaunchKernel", 0, 2, 4),
+        Call("cudaThreadExchangeStreamCaptureMode", 2, 40, 0),
+        Call(f"cuda{names[kind]}", 3, 30, of_call),
+        Call("cudaStreamWaitEvent", 3, 30, 0, tid=2),
+    ]
+    trace = tidy(build_trace([], calls, [Device("k", 4, 25, 4)], [Sync(kind, 4, 29, of_row, stream=7)]))
+    (call,) = lookup(trace.calls.correlation, trace.syncs.correlation).tolist()
+    assert trace.strings[trace.calls.name[call]] == f"cuda{names[kind]}"
+    assert calls_of_ops(trace) == [0]
+    assert trace.mended == {"syncs-without-id": 1}
+
+
+@pytest.mark.parametrize(
+    ("calls", "rows"),
+    [
+        ([(3, 30, 0, 1), (2, 31, 0, 2)], [(4, 29, 5)]),  # two calls around it
+        ([(3, 30, 0, 1)], [(4, 29, 5), (6, 28, 6)]),  # two rows in one call
+        ([(3, 30, 4, 1)], [(4, 29, 5)]),  # numbers that contradict each other
+        ([(3, 28, 0, 1)], [(4, 29, 5)]),  # over before it
+        ([(3, 30, 4, 1)], [(4, 29, 4), (5, 28, 0)]),  # a call with a row of its own
+    ],
+)
+def test_a_sync_row_of_no_one_call_stays_alone(
+    calls: list[tuple[int, int, int, int]], rows: list[tuple[int, int, int]]
+) -> None:
+    trace = build_trace(
+        [],
+        [Call("cudaDeviceSynchronize", start, end, number, tid) for start, end, number, tid in calls],
+        [],
+        [Sync(SyncKind.DEVICE, *row) for row in rows],
+    )
+    assert tidy(trace).mended == {}
+
+
 def test_no_rows_are_put_right_at_once() -> None:
     empty = build_trace()
     assert tidy(empty).mended == {}

@@ -402,3 +402,18 @@ def test_an_id_that_one_witness_contradicts_stays_and_is_said(tmp_path: Path) ->
     trace = read(tmp_path, content)
     assert calls_of_ops(trace) == list(range(6))
     assert "(External id 1): 0 go to the call" in trace.warnings[0]
+
+
+def test_numbers_given_to_calls_are_of_no_sync_row(tmp_path: Path) -> None:
+    content = document()
+    for row in content["traceEvents"]:
+        if row.get("cat") == "cuda_runtime":
+            del row["args"]["correlation"]
+    args = {"correlation": 1007, "cuda_sync_kind": "Context Sync"}
+    content["traceEvents"].append(
+        {"ph": "X", "cat": "cuda_sync", "name": "Context Sync", "pid": 0, "tid": -1, "ts": 900, "dur": 9, "args": args}
+    )
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == [*range(6)]
+    assert trace.syncs.correlation.tolist() == [1007]
+    assert 1007 not in trace.calls.correlation.tolist()
