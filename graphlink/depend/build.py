@@ -72,9 +72,13 @@ class Silent:
     def ns(self) -> int:
         return int((self.until_ns - self.from_ns).sum())
 
+    def noted(self, run_ns: int) -> bool:
+        """Tell whether all silences are less than 1 % of the run, of which there is only a note."""
+        return 100 * self.ns < run_ns
+
     def warning(self, meanwhile: str, run_ns: int) -> str:
-        """Return the warning of all silences; of less than 1 % of the run it is a note."""
-        kind = NOTE if 100 * self.ns < run_ns else ""
+        """Return the warning of all silences."""
+        kind = NOTE if self.noted(run_ns) else ""
         times = f"{len(self.tid):,} times, {self.ns / 1e6:,.3f} ms in all"
         return f"{kind}{times}, a thread was silent between ops {meanwhile}"
 

@@ -82,15 +82,15 @@ class Silences(Stretches):
 
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it
     running, or a row that it was in a data loader. ``start_ns``: where it begins. ``late``: the thread was handed what
-    it went on with, and went on later than waking takes. ``pending``: a host-side operation was, and no edge says
-    whether the thread waited for it. ``hidden``: threads ran ops that Kineto did not record.
+    it went on with, and went on later than waking takes. ``pending_ns``: a host-side operation was, and no edge says
+    whether the thread waited for it. ``hidden_ns``: threads ran ops that Kineto did not record.
     """
 
     tid: I64
     python_ns: I64
     late: Bool
-    pending: Bool
-    hidden: Bool
+    pending_ns: I64
+    hidden_ns: I64
 
 
 def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
@@ -151,8 +151,8 @@ def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
         tid,
         python_ns,
         late,
-        pending.between(tid, start_ns, end_ns) > 0,
-        hidden.between(tid, start_ns, end_ns) > 0,
+        pending.between(tid, start_ns, end_ns),
+        hidden.between(tid, start_ns, end_ns),
     )
 
 

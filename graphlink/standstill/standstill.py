@@ -7,7 +7,11 @@ what a recording shows to have stood still, whether the graph knows why or not.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Annotated, Final
 
 import msgspec
@@ -15,6 +19,7 @@ import numpy as np
 
 from graphlink.choices import LATENCY_NS
 from graphlink.depend.build import ALL_THREADS, Built
+from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.depend.launch_queue import held_launches
 from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
@@ -35,31 +40,32 @@ from graphlink.wings import Field
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
+GOAL_PCT: Final = 95  # explained, of calls and of threads: what else is missing is a warning
 HIDDEN_SHARE: Final = 0.01  # of the path, up to which waiting that only the ranks tell of is not worth a warning
+_Describe = Callable[[int], tuple[str, str]]
 _BLOCKING: Final = (*WAITS, Role.COPY_ASYNC)
 
 CUDA_ROWS: Final = "cuda_sync rows: _ExperimentalConfig(enable_cuda_sync_events=True)"
 HIP_ROWS: Final = "nothing yet: ROCm's profilers write no rows of what HIP calls wait for"
 NSYS_ROWS: Final = "nsys profile --trace=cuda --cuda-event-trace=true"
-BEFORE_WINDOW: Final = (
-    "torch.cuda.synchronize() before the first recorded step, so that nothing unrecorded is left to wait for"
-)
+BEFORE_WINDOW: Final = "torch.cuda.synchronize() before the first recorded step, so that no unrecorded work is pending"
 NO_COPIES: Final = "nothing yet: no row tells what a copy waits for"
 DEVICE_CLOCK: Final = "nothing: the recording names it, but by the device's clock it ended after the wait was over"
 LATE_RETURN: Final = "nothing: the recording names it, and it had ended; only then the call took as long to return"
 SOME_ROWS: Final = "a newer PyTorch: some waits have no cuda_sync row (kineto issue 904, pull request 862)"
 QUEUE: Final = "nothing yet: overhead rows (Command Buffer Full) may name it, but no row what made room"
 LATE: Final = (
-    "the tensor that it reads next was there: it then waited for a core or ran Python; record on a machine that does "
-    "nothing else, with "
-    "stacks=True, which shows whether it ran"
+    "a machine that does nothing else: the tensor that it reads next was there, so it waited for a core or ran Python"
 )
 PENDING: Final = (
-    "graphlink.capture, which records waits for gloo in Python as ranges graphlink::wait (a receive or collective was "
-    "pending); else with_stack=True, which shows whether it ran"
+    f"graphlink.capture, which records waits for gloo in Python as ranges {WAIT_RANGE} (a receive or collective was "
+    "pending)"
 )
+WAITS_RECORDED: Final = "nothing yet: a receive or collective was pending, and PyTorch may wait for it inside of C++"
 HIDDEN: Final = f"all threads, of which some ran ops meanwhile that only the ET has: {ALL_THREADS}"
-STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
+WAKER: Final = "rows of the thread or process that woke it"
+STACKS: Final = "with_stack=True, which shows whether it ran"
+STACK: Final = "its stack was recorded: it was in "
 
 
 class Stood(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +127,7 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
         whole = self.whole
         if 100 * whole.ns < measured_ns:
             return "hardly anything waited"
-        guess = "; what a change of the others saves is a guess" if float(whole.explained) < 95 else ""
+        guess = "; what a change of the others saves is a guess" if float(whole.explained) < GOAL_PCT else ""
         return f"{whole.explained} % of {ms(whole.ns)} ms of waits (calls, threads and streams) are explained{guess}"
 
     @property
@@ -166,6 +172,8 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain, waited: Colum
     queued = Stretches(
         launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns
     )
+    parts = (calls, threads, streams, queued)
+    words = _describing(graph, linked, parts, exact, pending)
     hidden_ns = 0 if waited is None else _as_ranks_tell(graph, linked, waited)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     pinned_ns = min(pinned_ns + hidden_ns, path.length_ns)
@@ -175,9 +183,17 @@ def stood_still(built: Built, linked: Linked, path: CriticalChain, waited: Colum
         python_ns=int(threads.python_ns.sum()),
         streams=_stood(streams),
         path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
-        largest=_largest(graph, linked, (calls, threads, streams, queued), exact, pending),
+        largest=sorted(
+            chain.from_iterable(map(_pieces, parts, words, (0, 0, LATENCY_NS, 0))),
+            key=lambda piece: (-piece.ns, piece.start_ns, piece.what),
+        )[:LARGEST],
     )
-    told = [*_rejected(built, linked, calls, streams, exact), *_beside(built, queued)]
+    told = [
+        *_rejected(built, linked, calls, streams, exact),
+        *_missing("in calls that block", calls, _unnamed_calls(calls, exact), words[0]),
+        *_missing("of silence of threads", threads, _unnamed_silence(built, threads), words[1]),
+        *_beside(built, queued),
+    ]
     if hidden_ns > HIDDEN_SHARE * path.length_ns:
         told.append(
             f"other ranks arrived late in collectives while this rank ran Python for {hidden_ns / 1e6:,.3f} ms that "
@@ -372,40 +388,73 @@ def _beside(built: Built, queued: Stretches) -> list[str]:
     )
     spins = (
         f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing "
-        "bears out that it "
-        "waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
+        "bears out that it waited for it: that time stays in its ops (record with with_stack=True to see what the host "
+        "did)"
     )
     return [*([queue] if len(queued.of) else []), *([spins] if silences else [])]
 
 
-def _largest(
+def _missing(where: str, part: Stretches, unnamed: Stretches, describe: _Describe) -> Iterator[str]:
+    """Warn of what no other warning names, where less of a part is explained than is the goal."""
+    pieces = _pieces(unnamed, describe) if float(_stood(part).explained) < GOAL_PCT else []
+    rest, whole = (ms(int(ns.sum())) for ns in (unnamed.unexplained_ns, part.ns))
+    for piece in pieces[:1]:
+        yield (
+            f"{rest} ms of {whole} ms {where} count as not explained; the longest is {ms(piece.ns)} ms at "
+            f"{ms(piece.start_ns)} ms, {piece.what}; what would show why: {piece.record}"
+        )
+
+
+def _unnamed_calls(calls: Stretches, exact: _Exact) -> Stretches:
+    """Return the calls without the time of which ``_rejected`` warns."""
+    named = exact.rejected_call[calls.of] | (exact.named[calls.of] & (calls.explained_ns == 0))
+    return replace(calls, ns=calls.ns - np.where(named, calls.unexplained_ns, 0))
+
+
+def _unnamed_silence(built: Built, threads: Silences) -> Silences:
+    """Return the silences without the time in which something was pending or hidden, where that is a warning."""
+    run_ns, named_ns = int(built.graph.end_ns.max(initial=0)), np.zeros_like(threads.ns)
+    for silent, ns in ((built.pending, threads.pending_ns), (built.hidden, threads.hidden_ns)):
+        named_ns += 0 if silent.noted(run_ns) else ns
+    return replace(threads, ns=threads.ns - np.minimum(named_ns, threads.unexplained_ns))
+
+
+def _pieces(part: Stretches, describe: _Describe, least_ns: int = 0) -> list[Piece]:
+    """Return the longest unexplained pieces, longest first, of more than ``least_ns``."""
+    rest = part.unexplained_ns
+    order = np.lexsort((part.start_ns, -rest))[:LARGEST]
+    return [
+        Piece(what=what, ns=int(rest[at]), start_ns=int(part.start_ns[at]), record=record)
+        for at in order[rest[order] > least_ns].tolist()
+        for what, record in (describe(at),)
+    ]
+
+
+def _describing(
     graph: Graph, linked: Linked, parts: tuple[Stretches, Silences, Stretches, Stretches], exact: _Exact, pending: Bool
-) -> list[Piece]:
-    """Return the longest pieces of all. ``pending``: was any work as each call began."""
+) -> tuple[_Describe, ...]:
+    """Return for each of the parts what says of a stretch what it is and what would have shown why. ``pending``: was
+    any work as each call began.
+    """
     trace = linked.trace
     seen = _seen_by(linked)
 
     def of_call(at: int) -> tuple[str, str]:
         call = int(parts[0].of[at])
         unseen = NO_COPIES if role_of(trace.strings[trace.calls.name[call]]) in (Role.COPY, Role.COPY_ASYNC) else seen
+        record = unseen if pending[call] else BEFORE_WINDOW
         if exact.named[call]:
-            record = (
-                DEVICE_CLOCK
-                if exact.rejected_call[call]
-                else LATE_RETURN
-                if parts[0].explained_ns[at]
-                else BEFORE_WINDOW
-            )
-        else:
-            record = unseen if pending[call] else BEFORE_WINDOW
+            why = exact.rejected_call[call], parts[0].explained_ns[at] > 0, True
+            record = (DEVICE_CLOCK, LATE_RETURN, BEFORE_WINDOW)[why.index(True)]
         return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}", record
 
     def of_thread(at: int) -> tuple[str, str]:
         row = int(parts[1].of[at])
         before = f" before {trace.strings[trace.host.name[row]]}" if row != NOWHERE else ""
-        which = parts[1].late[at], parts[1].pending[at], parts[1].hidden[at], True
-        record = (LATE, PENDING, HIDDEN, STACKS)[which.index(True)]
-        return f"thread {parts[1].tid[at]} silent{before}", record
+        held = WAITS_RECORDED if WAIT_RANGE in trace.strings else PENDING
+        which = parts[1].late[at], parts[1].pending_ns[at] > 0, parts[1].hidden_ns[at] > 0, True
+        record = (LATE, held, HIDDEN, WAKER)[which.index(True)]
+        return f"thread {parts[1].tid[at]} silent{before}", f"{record}; {_stack(graph, linked, parts[1], at)}"
 
     def of_stream(at: int) -> tuple[str, str]:
         node = int(parts[2].of[at])
@@ -419,14 +468,21 @@ def _largest(
         call = int(parts[3].of[at])
         return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}, launch queue full", QUEUE
 
-    pieces = []
-    for part, describe in zip(parts, (of_call, of_thread, of_stream, of_launch), strict=True):
-        rest = part.unexplained_ns
-        for at in np.lexsort((part.start_ns, -rest))[:LARGEST].tolist():
-            if rest[at] > (LATENCY_NS if part is parts[2] else 0):
-                what, record = describe(at)
-                pieces.append(Piece(what=what, ns=int(rest[at]), start_ns=int(part.start_ns[at]), record=record))
-    return sorted(pieces, key=lambda piece: (-piece.ns, piece.start_ns, piece.what))[:LARGEST]
+    return of_call, of_thread, of_stream, of_launch
+
+
+def _stack(graph: Graph, linked: Linked, silences: Silences, at: int) -> str:
+    """Return the innermost frame that a thread was in throughout a silence, else what would show it."""
+    frames, start_ns = linked.trace.frames, int(silences.start_ns[at]) + graph.epoch_ns
+    if frames is None:
+        return STACKS
+    around = (frames.tid == silences.tid[at]) & (frames.start_ns < start_ns + ASLEEP_NS)
+    around &= frames.end_ns > start_ns + silences.ns[at] + silences.python_ns[at] - ASLEEP_NS
+    row = np.flatnonzero(around)
+    if not len(row):
+        return STACKS
+    name = linked.trace.strings[frames.name[row[np.argmax(frames.start_ns[row])]]]
+    return STACK + re.sub(" at 0x[0-9a-f]+", "", name)
 
 
 def _seen_by(linked: Linked) -> str:

@@ -20,7 +20,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"HTA was not given .* rows: cuda_sync row without its call", {"cuda-sync-without-calls"}),
     (r"HTA was not given|HTA skipped|HTA failed|HTA raised|HTA stopped", _NOTHING),  # HTA's own limits
     (r"synchronisation calls .* waited .* us for something", {*_NO_ROWS, "cuda-sync-gaps", "no-device-rows"}),
-    (r"count as not explained$|silences of the host, .* ended as a kernel ended|by a full queue to the device", {"standstill"}),
+    (r"count as not explained|silences of the host, .* ended as a kernel ended|by a full queue to the device", {"standstill"}),
     (r"times the host waited for a kernel without any call", _NOTHING),  # inferred, and no recording shows more
     # the profiler's own, in every recording
     (r"synchronisation and event calls .* after the last row are left out", _NOTHING),

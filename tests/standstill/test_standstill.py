@@ -133,6 +133,16 @@ def test_a_planted_block_of_a_call_is_counted_to_the_ns() -> None:
     assert found.path.pinned_ns <= found.path.ns
 
 
+def test_a_blocked_call_that_nothing_explains_is_a_warning() -> None:
+    calls = [LAUNCH, Call("cudaLaunchKernel", 22, 30, 2), Call("cudaStreamSynchronize", 100, 620, 3)]
+    trace = build_trace(host=OPEN, calls=calls, device=[Device("k", 30, 1000, 1), Device("k", 40, 1000, 2, stream=8)])
+    (told,) = (text for text in stood(linked(trace)).warnings if "in calls" in text)
+    assert told.startswith(
+        "0.500 ms of 0.500 ms in calls that block count as not explained; the longest is 0.500 ms at 0.120 ms, "
+        "cudaStreamSynchronize on thread 1; what would show why: cuda_sync rows"
+    )
+
+
 def test_a_block_inside_an_op_on_the_path_is_pinned() -> None:
     calls = [LAUNCH, Call("cudaLaunchKernel", 22, 30, 2), Call("cudaStreamSynchronize", 100, 620, 3)]
     host = [Host("aten::item", 0, 3000)]
@@ -243,6 +253,53 @@ def test_silence_that_a_busy_thread_may_have_ended_is_planted_standstill_to_the_
     assert found.largest[0].what == "thread 1 silent before aten::end"
 
 
+SILENCE = (
+    "5.000 ms of 5.000 ms of silence of threads count as not explained; the longest is 5.000 ms at 0.100 ms, thread 1 "
+    "silent before aten::end; what would show why: rows of the thread or process that woke it; "
+)
+
+
+def silent_beside(*rows: Host) -> StoodStill:
+    """Thread 1 is silent for 5 ms while thread 2 works."""
+    busy = [Host("aten::mul", 10 * i, 10 * i + 10, tid=2) for i in range(600)]
+    return stood(linked(build_trace(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy, *rows])))
+
+
+def test_what_nothing_explains_is_a_warning_with_its_time_its_longest_stretch_and_what_would_show_why() -> None:
+    assert silent_beside().warnings == (f"{SILENCE}with_stack=True, which shows whether it ran",)
+
+
+def test_where_95_per_cent_are_explained_the_rest_is_no_warning() -> None:
+    """Thread 3 sleeps for 200 ms until thread 2 hands over, and is explained."""
+    late = [
+        Host("aten::mm", 6_000, 200_000, tid=2),
+        Host("autograd::engine::evaluate_function: MmBackward", 200_010, 200_100, tid=3),
+    ]
+    found = silent_beside(*late)
+    assert rest(found.standstill.threads) == 5_000_000
+    assert float(found.standstill.threads.explained) >= 95
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("until_us", "shown"),
+    [(5_099, "<built-in method acquire of _thread.lock object>"), (4_000, "serve.py(9): wait")],
+)
+def test_the_frame_that_a_silent_thread_was_in_throughout_is_named(until_us: int, shown: str) -> None:
+    names = ("serve.py(9): wait", "<built-in method acquire of _thread.lock object at 0x7fb0fe1160c0>")
+    busy = [Host("aten::mul", 10 * i, 10 * i + 10, tid=2) for i in range(600)]
+    trace = build_trace(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy])
+    frames = FrameRows(
+        np.ones(2, np.int64),
+        trace.host.start_ns[0] + np.array([50_000, 150_000]),
+        trace.host.start_ns[0] + 1_000 * np.array([6_000, until_us]),
+        np.arange(2, dtype=np.int32) + np.int32(len(trace.strings)),
+    )
+    found = stood(linked(replace(trace, frames=frames, strings=(*trace.strings, *names))))
+    assert found.standstill.largest[0].record.endswith(f"its stack was recorded: it was in {shown}")
+    assert "with_stack" not in found.warnings[0]
+
+
 @pytest.mark.parametrize(("tid", "hidden"), [(7, True), (1, False)])
 def test_silence_in_which_threads_ran_that_only_the_et_has_is_no_python(tid: int, hidden: bool) -> None:
     """Kineto has not recorded what thread 7 ran in the first of two silences. The ops of a thread that it recorded are
@@ -256,6 +313,7 @@ def test_silence_in_which_threads_ran_that_only_the_et_has_is_no_python(tid: int
     found = stood(x, built).standstill
     assert (found.threads.ns, found.python_ns) == ((5_000_000, 4_000_000) if hidden else (0, 9_000_000))
     assert found.threads.explained_ns == 0
+    assert stood(x, built).warnings == (), "named already"
     assert [warning.split(", a thread")[0] for warning in built.warnings if "ET has" in warning] == (
         ["1 times, 5.000 ms in all"] if hidden else []
     )
