@@ -126,9 +126,6 @@ def top_gains(
     idle_ns = late.total_ns - int(without_idle.max(initial=0))
     work_ns = dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False))
     points = sync_gains(graph, sync_points(graph), late, path)
-    texts = [*names]
-    steps = how_many(fits(STEP_MARK, graph.strings)[graph.name] & (graph.kind == NodeKind.HOST_OP))
-    op = np.where(graph.kind == NodeKind.HOST_CALL, np.int32(NOWHERE), ops.label)
     return Gains(
         shares=ShareNs(**dict.fromkeys(SHARES, 0) | work_ns | {SHARES[Share.IDLE]: idle_ns}),
         ops=[
@@ -136,22 +133,35 @@ def top_gains(
             for node, figures, nodes in ops.largest(top, share)
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),
-        families=[
-            FamilyGain(
-                **figures,
-                name=texts[code],
-                count=len(nodes),
-                once_ns=_once_ns(texts[code], op[nodes], families.own_ns[nodes], figures["work_ns"], steps)
-                if figures["share"] == "host"
-                else 0,
-                before=_before(graph, nodes, work),
-            )
-            for code, figures, nodes in families.largest(top, share)
-        ],
+        families=_family_gains(graph, families, families.largest(top, share), [*names], ops.label, work),
         families_others_at_most_ns=families.others_at_most_ns(top),
         sync_points=named_gains(graph, linked, points[:top]),
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     ), operations.gain_ns
+
+
+def _family_gains(
+    graph: Graph,
+    families: _Groups,
+    largest: Iterator[tuple[int, dict[str, Any], I32]],
+    names: Sequence[str],
+    op: I32,
+    work: I64,
+) -> list[FamilyGain]:
+    steps = how_many(fits(STEP_MARK, graph.strings)[graph.name] & (graph.kind == NodeKind.HOST_OP))
+    op = np.where(graph.kind == NodeKind.HOST_CALL, np.int32(NOWHERE), op)
+    return [
+        FamilyGain(
+            **figures,
+            name=names[code],
+            count=len(nodes),
+            once_ns=_once_ns(names[code], op[nodes], families.own_ns[nodes], figures["work_ns"], steps)
+            if figures["share"] == "host"
+            else 0,
+            before=_before(graph, nodes, work),
+        )
+        for code, figures, nodes in largest
+    ]
 
 
 def _once_ns(name: str, op: I32, own_ns: I64, whole_ns: int, steps: int) -> int:
