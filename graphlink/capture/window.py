@@ -11,6 +11,8 @@ import gc
 import gzip
 import os
 import shutil
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,11 +29,14 @@ GROUP = "graphlink::group "  # and around a send or receive of gloo, with the na
 PROFILER_STARTS = ("_prepare_profiler", "_enable_profiler")  # of torch.autograd.profiler: by one of them all begin
 ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
 CUSPY = {"enable_cuda_sync_events": True, "enable_graph_dependencies": True, "enable_event_node_ids": True}
+LEFT_TICKS = 3  # of 10 ms: a thread runs far less within the observer, for one op
+LEAVING_S = 10.0  # at most
 WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
     "enable_cuda_sync_events": True,
     "profile_all_threads": True,
     "trace_only": True,  # without PyTorch's own table of events, which takes longer than the recording
 }
+_kept: list[Any] = []  # observers under which threads might crash: PyTorch frees one, and its lock, under all within
 
 
 class Window:
@@ -176,7 +181,11 @@ class Window:
     def _stop_observer(self) -> None:
         if self._observer is not None:
             self._observer.stop()
-            self._observer.unregister_callback()
+            if _left_by_others():
+                self._observer.unregister_callback()
+            else:
+                _kept.append(self._observer)
+                self.trouble.append("the execution trace is not ended: PyTorch might crash, with threads within it")
 
     def leave_to_parent(self) -> None:
         """Leave the recording to the parent, in a process that was forked while the window is open (a worker of a
@@ -242,6 +251,39 @@ def arm() -> None:
 
         _GraphDependencyRecorder().arm()
         _EventNodeRecorder().arm()
+
+
+def _left_by_others() -> bool:
+    """Wait until no other thread can be within PyTorch's observer, which was stopped. False: after ``LEAVING_S`` one
+    still can.
+
+    A thread has left it when it has run on for long enough, or waits: one that waits for its lock does so behind one
+    that has not. Where the system does not tell (not Linux), a fixed time is waited.
+    """
+    stopped = _threads()
+    if not stopped:
+        time.sleep(0.05)
+    until_s = time.monotonic() + LEAVING_S
+    while any(
+        state in "RD" and tid in stopped and ticks < stopped[tid][1] + LEFT_TICKS
+        for tid, (state, ticks) in _threads().items()
+    ):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _threads() -> dict[str, tuple[str, int]]:
+    """Return the state (R: runs or is ready to) of each other thread by its id, and for how many ticks it has run."""
+    threads = {}
+    with contextlib.suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                threads[task.name] = fields[0], int(fields[11]) + int(fields[12])
+    threads.pop(str(threading.get_native_id()), None)
+    return threads
 
 
 def _scheduled(torch: Any) -> bool:

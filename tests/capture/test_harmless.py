@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import inspect
 import itertools
 import logging
+import os
 import pkgutil
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
@@ -15,7 +21,7 @@ from types import FunctionType
 import pytest
 
 import graphlink.capture
-from graphlink.capture import recording
+from graphlink.capture import recording, window
 from graphlink.capture.session import Capture, Schedule
 
 torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
@@ -137,3 +143,86 @@ def test_a_log_handler_that_raises_is_not_heard_by_the_training(tmp_path: Path, 
     finally:
         log.removeHandler(handler)
     assert (tmp_path / "kineto_0.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell how long a thread ran")
+def test_the_observer_goes_when_no_other_thread_can_be_within_it(
+    tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread ran between the observer's stop and its end is asked of the thread's own clock. One that waits, for
+    a lock or for Python, is not waited for."""
+    observer, ran_ns = torch.profiler.ExecutionTraceObserver, []
+    stop, unregister = observer.stop, observer.unregister_callback
+    waits, over = threading.Event(), threading.Event()
+    runs = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"a", b"b", 1_500_000))  # without Python's lock
+
+    def clock_ns() -> int:
+        return time.clock_gettime_ns(time.pthread_getcpuclockid(runs.ident or 0))
+
+    def stops(observed: object) -> None:
+        stop(observed)
+        if not ran_ns:
+            runs.start()
+            while clock_ns() < 1_000_000:
+                time.sleep(0.001)
+            ran_ns.append(clock_ns())
+
+    def unregisters(observed: object) -> None:
+        if len(ran_ns) == 1:
+            ran_ns.append(clock_ns())
+        unregister(observed)
+
+    monkeypatch.setattr(observer, "stop", stops)
+    monkeypatch.setattr(observer, "unregister_callback", unregisters)
+    monkeypatch.setattr(window, "LEAVING_S", 1e9)
+    threading.Thread(target=lambda: waits.set() or over.wait()).start()
+    waits.wait()
+    with Capture(tmp_path) as capture:
+        train()
+    over.set()
+    runs.join()
+    assert set(capture.reports[0].bytes) == {"et_0.json", "kineto_0.json"}
+    assert ran_ns[1] - ran_ns[0] > (window.LEFT_TICKS - 2) * 9_000_000  # user and system time are each cut to ticks
+
+
+def test_an_observer_that_threads_do_not_leave_is_kept(
+    tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "_threads", lambda: {"1": ("R", 0)})
+    monkeypatch.setattr(window, "LEAVING_S", 0.0)
+    reports = []
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        with Capture(folder) as capture:
+            train()
+        reports += capture.reports
+    (kept,) = window._kept
+    assert kept.is_registered and not kept.is_running()
+    window._kept.clear()
+    kept.unregister_callback()
+    assert [set(report.bytes) for report in reports] == [{"kineto_0.json"}] * 2
+    assert "is not ended" in reports[0].warnings[0] and "et_0.json is missing" in reports[0].warnings[1]
+    assert "no execution trace: another observer" in reports[1].warnings[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stacks", [False, True])
+def test_windows_beside_a_thread_that_runs_ops_end_no_program(tmp_path: Path, stacks: bool) -> None:
+    program = f"""
+import threading, torch, graphlink
+def runs():
+    while not over.is_set():
+        torch.nn.functional.normalize(torch.ones(8, 8))
+over, layer = threading.Event(), torch.nn.Linear(8, 8)
+thread = threading.Thread(target=runs, daemon=True)
+thread.start()
+schedule = graphlink.capture.Schedule(wait=0, warmup=1, active=2, repeat=10)
+with graphlink.capture({str(tmp_path)!r}, schedule=schedule, stacks={stacks}) as capture:
+    for _ in range(35):
+        layer(torch.ones(4, 8)).sum().backward()
+        capture.step()
+over.set()
+thread.join()
+assert len(capture.reports) == 10, capture.reports
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
