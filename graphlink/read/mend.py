@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -109,23 +109,18 @@ def mend_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tupl
     """
     anew = _number_anew(parts, strings, slack_ns)
     against, moved = settle(parts[CALL], parts[DEVICE], parts[LAUNCHED], strings, slack_ns)
-    given = give_calls(parts, strings, slack_ns)
-    kinds = {
-        "calls-without-id": sum(given.values()),
-        "calls-contradicted": max(against.values(), default=0),
-        "repeated-calls": anew,
-    }
-    told, others = (
-        ", ".join(f"{witness} {count:,}" for witness, count in counts.items()) for counts in (given, against)
+    given, told_given = give_calls(parts, strings, slack_ns)
+    contradicted = max(against.values(), default=0)
+    said = (
+        f"device ops have a correlation id that others contradict ({_counts(against)}): {moved:,} go to "
+        "the call that flow and External id agree on, the others to that of the correlation id"
     )
-    texts = {
-        "calls-contradicted": f"device ops have a correlation id that others contradict ({others}): {moved:,} go to "
-        "the call that flow and External id agree on, the others to that of the correlation id",
-        "calls-without-id": f"{kinds['calls-without-id']:,} device ops have no correlation id that a call has: their "
-        f"calls are told by {told}",
-    }
-    mended = {kind: count for kind, count in kinds.items() if count}
-    return mended, [text for kind, text in texts.items() if kind in mended]
+    counts = {"calls-contradicted": contradicted, "repeated-calls": anew, **given}
+    return {kind: count for kind, count in counts.items() if count}, [*([said] if contradicted else []), *told_given]
+
+
+def _counts(by_witness: Mapping[str, int]) -> str:
+    return ", ".join(f"{witness} {count:,}" for witness, count in by_witness.items())
 
 
 def repeated(calls: Parts) -> Bool:
@@ -172,20 +167,20 @@ def without_calls(calls: Parts, device: Parts) -> Bool:
     return np.asarray((lookup(ids, of_row) == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0)))
 
 
-def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> dict[str, int]:
-    """Give device rows whose correlation no call has that of the call that launched them, in place; return how many, by
-    witness.
+def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tuple[dict[str, int], list[str]]:
+    """Give device rows whose correlation no call has that of the call that launched them, in place; as ``mend_calls``.
 
     That is the call at the start of the flow (``ac2g``) that ends where the row starts, both to ``slack_ns``; else one
     with its External id that launched nothing else, where as many calls as rows have that; else, where as many calls
     that launched nothing lie between those of its stream's rows before and after, the one in turn, unless both have a
-    correlation. The nodes of one replay of a CUDA graph have one call. O(n log n).
+    correlation. The nodes of one replay of a CUDA graph have one call, as have more rows than calls where one of these
+    launches a graph. O(n log n).
     """
     calls, device, flows = parts[CALL], parts[DEVICE], parts[LAUNCHED]
     given, of_row = calls.seen("correlation"), device.seen("correlation")
     lacks = without_calls(calls, device)
     if not calls.count or not lacks.any():
-        return {}
+        return {}, []
     of_call = np.where(given > 0, given, _fresh(parts))
     call = lookup(of_call, of_row)
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
@@ -215,10 +210,17 @@ def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> dict
             rows = _in_order(device, wanted & (call == NOWHERE) & of_rows)
             joined(calls, device, call, rows, _in_order(calls, launches & of_calls))
         counts[witness] += how_many(call != NOWHERE) - before
+    before = how_many(call != NOWHERE)
+    for of_rows, of_calls in ((bare, True), (lacks, unnumbered)):
+        _around_graph(calls, device, call, alone & of_rows, unnumbered | of_calls, strings)
+    counts["order"] += how_many(call != NOWHERE) - before
     found = lacks & (call != NOWHERE)
     of_row[found] = of_call[call[found]]
     given[call[found]] = of_call[call[found]]
-    return {witness: count for witness, count in counts.items() if count}
+    counts = +counts
+    total = counts.total()
+    said = f"{total:,} device ops have no correlation id that a call has: their calls are told by {_counts(counts)}"
+    return ({"calls-without-id": total}, [said]) if total else ({}, [])
 
 
 def doubted(calls: Parts, device: Parts) -> dict[str, I64]:
@@ -347,7 +349,51 @@ def _by_external(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -
 
 
 def _by_order(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> None:
-    """Join rows with calls by their order, in place in ``call``."""
+    """Join rows with calls by their order, in place in ``call``, but where one begins ``_too_early``: then what was
+    launched before the recording stands for what runs after it.
+    """
+    first, last, gap = _between(calls, device, call, rows, free)
+    same = last - first == np.bincount(gap, minlength=1)[gap]
+    rows, gap, by = rows[same], gap[same], free[(first + turns(gap))[same]]
+    right = (np.bincount(by, minlength=1)[by] == 1) & ~np.isin(gap, gap[_too_early(calls, device, call, rows, by)])
+    call[rows[right]] = by[right]
+
+
+def _around_graph(calls: Parts, device: Parts, call: I64, rows: Bool, free: Bool, strings: Strings) -> None:
+    """Join rows that are marked with calls by their order where one of these launches a CUDA graph, in place in
+    ``call``: all are its nodes but the first, as many as calls before it, and the last. ``free``: marks calls.
+
+    Not where a row is of another kind than its call, two rows are of one call, or one begins ``_too_early``.
+    """
+    works = [fits(form, tuple(strings))[calls.seen("name")] for form in (GRAPH_LAUNCH, *_WORK.values())]
+    launches = np.select(works, (NOWHERE, *_WORK), MOST)
+    row = _in_order(device, rows & (call == NOWHERE))
+    at_call = _in_order(calls, free & (launches < MOST) & ~marked(calls.count, call[call != NOWHERE]))
+    first, last, gap = _between(calls, device, call, row, at_call)
+    graphs = np.append(0, np.cumsum(launches[at_call] == NOWHERE))
+    one = graphs[last] - graphs[first] == 1
+    row, first, last, gap = row[one], first[one], last[one], codes(gap[one])
+    at, turn, count = np.searchsorted(graphs, graphs[first] + 1) - 1, turns(gap), np.bincount(gap, minlength=1)[gap]
+    before, behind = first + turn, last - count + turn
+    by = at_call[np.where(before < at, before, np.maximum(behind, at))]
+    node = launches[by] == NOWHERE
+    wrong = (count < last - first) | _too_early(calls, device, call, row, by)
+    wrong |= ~node & ((launches[by] != device.seen("kind")[row]) | (np.bincount(by, minlength=1)[by] > 1))
+    right = ~np.isin(gap, gap[wrong])
+    call[row[right]] = by[right]
+
+
+def _too_early(calls: Parts, device: Parts, call: I64, rows: I64, by: I64) -> Bool:
+    """Mark the rows that begin earlier before these calls than any row whose call is known before that one."""
+    start_ns, of_call = device.seen("start_ns"), calls.seen("start_ns")
+    known = np.flatnonzero(call != NOWHERE)
+    early_ns = int((start_ns[known] - of_call[call[known]]).min(initial=0))
+    return np.asarray(start_ns[rows] - of_call[by] < early_ns)
+
+
+def _between(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> tuple[I64, I64, I64]:
+    """Return (first, last + 1 of the free calls, number of the gap): those between the calls of the rows before and
+    after each row on its stream whose call is known."""
     start_ns, of_call = device.seen("start_ns"), calls.seen("start_ns")
     known = np.flatnonzero(call != NOWHERE)
     lane = [device.seen("device"), device.seen("stream")]
@@ -358,11 +404,8 @@ def _by_order(calls: Parts, device: Parts, call: I64, rows: I64, free: I64) -> N
         )
         bounds.append(values_at(of_call[call[known]], at, -way * MOST))
     first = np.searchsorted(of_call[free], bounds[0], side="right")
-    gap = codes(*bounds, *(c[rows] for c in lane))
-    same = np.searchsorted(of_call[free], bounds[1]) - first == np.bincount(gap)[gap] if len(rows) else gap > 0
-    by = (first + turns(gap))[same]
-    once = np.bincount(by, minlength=1)[by] == 1
-    call[rows[same][once]] = free[by[once]]
+    last = np.searchsorted(of_call[free], bounds[1])
+    return first, np.maximum(first, last), codes(*bounds, *(c[rows] for c in lane))
 
 
 def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str], workers: list[str]) -> None:

@@ -182,6 +182,31 @@ def test_an_op_launched_before_the_recording_gets_no_call_of_it(tmp_path: Path) 
     assert calls_of_ops(read(tmp_path, content)) == [-1, 0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("keys", [("External id", "correlation"), ("External id",)])
+def test_nodes_of_a_graph_are_all_rows_but_those_of_the_calls_around_its_launch(
+    tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    content = without(without_flows(document(7, copies=1)).document, *keys)
+    rows = content["traceEvents"]
+    calls = [row for row in rows if row["cat"] == "cuda_runtime"]
+    kernels = [row for row in rows if row["cat"] == "kernel"]
+    calls[3]["name"] = "hipGraphLaunch"
+    for row in kernels[2:6]:
+        row["args"].pop("correlation", None)
+    rows += [kernels[3] | {"ts": kernels[3]["ts"] + at} for at in (9, 18, 27)]
+    assert calls_of_ops(read(tmp_path, content)) == [0, 1, 2, 3, 3, 3, 3, 4, 5, 6, 7]
+    kernels[3]["cat"], calls[5]["name"] = "gpu_memcpy", "hipMemcpyAsync"  # which no kernel of the fifth can be of
+    assert calls_of_ops(read(tmp_path, content))[3:7] == [-1] * 4
+
+
+def test_order_does_not_take_what_was_launched_before_for_what_runs_after(tmp_path: Path) -> None:
+    content = without(without_flows(document(5)).document, "External id", "correlation")
+    rows = content["traceEvents"]
+    last = max((row for row in rows if row["cat"] == "kernel"), key=lambda row: row["ts"])
+    last["ts"] = 1.5
+    assert calls_of_ops(read(tmp_path, content)) == [-1] * 5
+
+
 def test_order_that_does_not_tell_is_not_guessed(tmp_path: Path) -> None:
     content = without(without_flows(document(4)).document, "External id", "correlation")
     lone = next(row for row in content["traceEvents"] if row["cat"] == "cuda_runtime")

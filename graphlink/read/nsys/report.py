@@ -41,9 +41,11 @@ from graphlink.model import (
     Trace,
 )
 from graphlink.read import kinds
-from graphlink.read.columns import ByteTexts, Strings
+from graphlink.read.columns import ByteTexts, Parts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
 from graphlink.read.devices import cuda_version, gpus
+from graphlink.read.kineto_rows import CALL, DEVICE, EVENT, LAUNCHED, SYNC
+from graphlink.read.mend import give_calls
 from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, ExportWork, process_of, read_work
 from graphlink.read.nsys.file import PID_MASK, Export, open_export
 from graphlink.read.nsys.nccl import GROUP_END, GROUP_START, comm_of, kernel_comms, members, operation
@@ -71,7 +73,7 @@ from graphlink.read.nsys.syncs import (
     with_records,
     with_untold,
 )
-from graphlink.tables import comm_table, grouped, how_many, numbered_rows, spread, take, take_as
+from graphlink.tables import codes, comm_table, grouped, how_many, numbered_rows, spread, take, take_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
         devices = context_devices(export, work)
         events = read_events(export, devices)
         syncs = read_syncs(export, names, calls, devices)
+        work, calls, mended, told_calls = _with_calls(work, calls, syncs, events, names.strings)
         places = _places(export, work, ranges, calls)
         strings = tuple(names.strings)
         found = members([(int(ranges.tid[row]) & PID_MASK, one) for row, one in ranges.payload.items()])
@@ -279,14 +282,44 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
             process_groups=(),
             resolution_ns=1,
             left_out={},
-            warnings=(*export.warnings, *renumbered, *cut_window(export)),
+            warnings=(*export.warnings, *told_calls, *renumbered, *cut_window(export)),
             host_name=host_name,
             gpus=described,
             system=system,
         )
         first, *others = split(rows, places, whole)
-        first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
+        first = replace(first, mended=mended, left_out={reason: n for reason, n in export.left_out.items() if n})
         return Contents(places, found), (first, *others)
+
+
+def _with_calls(
+    work: ExportWork, calls: ExportCalls, syncs: ExportSyncs, events: ExportEvents, strings: Strings
+) -> tuple[ExportWork, ExportCalls, dict[str, int], list[str]]:
+    """Give device rows without a correlation that of the call that order tells; return (work, calls, as
+    ``give_calls``)."""
+    of_work, of_calls = work.correlation.copy(), calls.correlation.copy()
+    count: Counter[str] = Counter()
+    said: list[str] = []
+    for process in np.unique(work.process[of_work <= 0]).tolist():
+        rows, mine = work.process == process, calls.tid & PID_MASK == process
+        parts = {table: Parts() for table in (CALL, DEVICE, SYNC, EVENT, LAUNCHED)}
+        columns = ("start_ns", "end_ns", "correlation")
+        parts[CALL].add(
+            **{name: getattr(calls, name)[mine] for name in (*columns, "tid", "name")},
+            external=np.zeros(how_many(mine), np.int64),
+        )
+        parts[DEVICE].add(
+            **{name: getattr(work, name)[rows] for name in (*columns, "device", "kind", "graph", "graph_node")},
+            stream=codes(work.context[rows], work.stream[rows]),
+            external=np.zeros(how_many(rows), np.int64),
+        )
+        parts[SYNC].add(correlation=syncs.correlation[syncs.process == process])
+        parts[EVENT].add(correlation=events.correlation[events.process == process])
+        mended, told = give_calls(parts, strings, 0)
+        count.update(mended)
+        said += told
+        of_work[rows], of_calls[mine] = (parts[table].seen("correlation") for table in (DEVICE, CALL))
+    return replace(work, correlation=of_work), replace(calls, correlation=of_calls), dict(count), said
 
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:

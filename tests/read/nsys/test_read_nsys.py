@@ -16,11 +16,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.model import DeviceKind, Gpu, SyncKind, Trace
+from graphlink.model import NOWHERE, DeviceKind, Gpu, SyncKind, Trace
 from graphlink.read.heads import looks_like
 from graphlink.read.nsys.file import open_export
 from graphlink.read.nsys.report import read_nsys
 from graphlink.read.nsys.text import call_name, range_name, split_name
+from graphlink.tables import how_many, lookup
 from tests.simulator import EPOCH_NS, Execution, RowIds, Shape, Training, random_program, run, training_program
 from tests.simulator.nsys import REPORT_NS, NsysVariation, write_nsys
 from tests.simulator.nsys_tables import SCHEMAS
@@ -41,6 +42,20 @@ def edit(path: Path, *statements: str) -> None:
         for statement in statements:
             connection.execute(statement)
     connection.close()
+
+
+def test_order_tells_the_calls_of_rows_without_a_correlation(tmp_path: Path) -> None:
+    path = tmp_path / "report.sqlite"
+    whole, _ = read_one(path, TRAINING)
+    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 0 WHERE rowid % 7 = 3")
+    (trace,) = read_nsys(path)
+    before, after = (lookup(one.calls.correlation, one.device.correlation) for one in (whole, trace))
+    told = how_many(lookup(whole.device.correlation, trace.device.correlation) != NOWHERE)
+    lacked = trace.mended["calls-without-id"]
+    assert lacked > 3
+    assert told == len(before)
+    assert after.tolist() == before.tolist()
+    assert f"{lacked} device ops have no correlation id that a call has" in " ".join(trace.warnings)
 
 
 def host_rows(trace: Trace) -> Counter[tuple[Any, ...]]:
