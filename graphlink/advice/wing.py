@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphlink.page.found import Reading
 
 FEW_NODES: Final = 50_000  # of a run that is replayed for each advice on its first screen: about a second
-MOST_NODES: Final = 500_000  # that are replayed for the advice about its main fact alone
+MOST_NODES: Final = 200_000  # that are replayed for the advice about its main fact alone
 
 
 class _Advice(Wing):
