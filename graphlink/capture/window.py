@@ -191,10 +191,12 @@ class Window:
         """Leave the recording to the parent, in a process that was forked while the window is open (a worker of a
         DataLoader): what it runs is not of this recording.
 
-        It has the observer and its open file, and would write into the parent's, to the end of the program.
+        It has the observer, its open file and its lock, and would write into the parent's, to the end of the program,
+        or wait for ever, for a thread that held the lock when it was forked.
         """
         if self._et is None:
             return
+        self._observer.stop()
         part = part_of(self._et, self._pid).resolve()
         with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
             for opened in Path("/proc/self/fd").iterdir():

@@ -214,11 +214,12 @@ with graphlink.capture(sys.argv[1]) as capture:
         for (batch,) in data:
             layer(batch).sum().backward()
             capture.step()
+    observer = capture._recording.window._observer
     child = os.fork()
     if not child:
         layer(torch.ones(4, 8))
-        os._exit(0)
-    os.waitpid(child, 0)
+        os._exit(observer.is_running())  # it would wait for its lock, if a thread held it
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
