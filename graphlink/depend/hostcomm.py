@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.depend.modes import beyond_chance
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import WAKING_NS, Sleeps, silences
 from graphlink.depend.threads import ASLEEP_NS
@@ -17,11 +18,12 @@ from graphlink.linking.nest import ASKING, enclosing
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Axis, Spans, holding, joined, overlap_ns, overlaps
-from graphlink.tables import MOST, begins, concat, distinct, in_order, marked, spread, sums, take
+from graphlink.tables import MOST, begins, concat, distinct, how_many, in_order, marked, spread, sums, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
 USUAL: Final = 90  # per cent of the waits that a recording tells show how long threads take to go on
+SOON_SHARE: Final = 0.2  # of a silence, in whose last part the last operation ends by chance as rarely
 LONG: Final = 4  # times a median: longer silence between ops with nothing pending is a wait, a longer send was held
 _WORKING: Final = re.compile("aten::.*", re.DOTALL)
 _VIEW: Final = "aten::as_strided"
@@ -302,7 +304,22 @@ def _within(
     soon &= long | ~silence.waits.any()
     soon |= told
     soon |= pending.returns[last] & ~silence.recorded.any()
+    late = np.flatnonzero(asleep & (after_ns > ASLEEP_NS) & ~silence.recorded.any())
+    soon[late] |= _behind_all(pending, from_ns[late], following[last[late]], after_ns[late])
     return take(_Stretches(owner, from_ns, until_ns, last, after_ns), soon)
+
+
+def _behind_all(pending: _Pending, from_ns: I64, until_ns: I64, after_ns: I64) -> Bool:
+    """Tell which stretches ended soon after the last of all that was pending, where it is no chance that so many did:
+    by chance the last of those that end in a stretch does so in that fifth of it in one of five at most.
+    """
+    ended = np.sort(pending.until_ns)
+    done = np.searchsorted(ended, until_ns, side="right")
+    behind = np.searchsorted(np.sort(pending.from_ns), until_ns) == done
+    ends = done - np.searchsorted(ended, from_ns)
+    soon = behind & (ends * after_ns <= SOON_SHARE * (until_ns - from_ns)) & (after_ns <= WAKING_NS)
+    n, of = how_many(soon), how_many(behind)
+    return soon if n and beyond_chance(n, of, SOON_SHARE * of) else np.zeros_like(soon)
 
 
 def _before(pending: _Pending, silence: _Silences, row: I64, at: I64) -> tuple[I64, I64]:

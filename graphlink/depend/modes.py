@@ -39,7 +39,7 @@ class Mode(msgspec.Struct, frozen=True):
 def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
     """Return the band that holds most of the lags; None where no band of 10 or more stands out.
 
-    It must hold a third of all lags, and more than by chance (``_beyond_chance``). ``chance_per_ns``, parallel to
+    It must hold a third of all lags, and more than by chance (``beyond_chance``). ``chance_per_ns``, parallel to
     ``lag_ns``: the density of ends that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log
     n).
     """
@@ -51,13 +51,13 @@ def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
     best = int(np.argmax(held))
     n = int(held[best])
     by_chance = float(np.minimum(chance_per_ns * width_ns[best], 1).sum())
-    if n < LEAST_LAGS or 3 * n < len(lags) or not _beyond_chance(n, len(lags), by_chance):
+    if n < LEAST_LAGS or 3 * n < len(lags) or not beyond_chance(n, len(lags), by_chance):
         return None
     near = lags[(lags >= lags[best] * (1 - BEYOND)) & (lags <= lags[best + n - 1] * (1 + BEYOND))]
     return Mode(int(near[0]), int(near[-1]))
 
 
-def _beyond_chance(n: int, of: int, by_chance: float) -> bool:
+def beyond_chance(n: int, of: int, by_chance: float) -> bool:
     """Tell whether ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would anyway.
 
     Those that lie elsewhere for none leave by_chance / of of them in it: n = real + (of - real) * by_chance / of. How

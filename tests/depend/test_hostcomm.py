@@ -521,3 +521,36 @@ def test_how_long_threads_take_to_go_on_shows_in_the_waits_that_are_recorded(lag
             rows.append(Host("graphlink::wait", at + 30, at + 2_000 + lag, annotation=True, rf_id=rf + 2))
     made_ = made(*rows, Host("after", 32_450, 33_000, rf_id=90))
     assert [at for at, _ in waits(made_)] == [2_000, 12_000, 22_000, *([32_000] * waited)]
+
+
+@pytest.mark.parametrize(
+    ("late", "times", "pending", "waited"),
+    [(150, 10, 0, 10), (900, 10, 0, 0), (150, 10, 1, 0), (3_000, 10, 0, 0), (150, 1, 0, 0)],
+)
+def test_beside_what_ddp_tells_who_goes_on_soon_after_all_that_was_pending_has_waited(
+    late: int, times: int, pending: int, waited: int
+) -> None:
+    """``late`` us after 3 ms of silence, ten times: 150 us are soon, 900 are not; once it may be chance, and what is
+    pending may be awaited.
+    """
+    rows: list[Host] = []
+    for k in range(10):
+        at, rf_id = 10_000 * k, 10 * k
+        ends = (at + 3_000, at + 9_000 if pending else at + 2_000)
+        rows += [
+            row
+            for n, end in enumerate(ends)
+            for row in (
+                Host("c10d::allreduce_", at + 20 * n, at + 20 * n + 10, rf_id=rf_id + 2 * n),
+                gloo("all_reduce", at + 20 * n + 5, end, tid=7 + n)._replace(rf_id=rf_id + 2 * n + 1),
+            )
+        ]
+        rows.append(Host("aten::mm", at + 3_000 + (late if k < times else 900), at + 9_500, rf_id=rf_id + 5))
+    copy = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+    ddp = [
+        Host("c10d::allreduce_", 100_000, 100_010, rf_id=200),
+        gloo("all_reduce", 100_005, 100_500, tid=7)._replace(rf_id=201),
+        Host("aten::as_strided", 100_520, 100_525, rf_id=202),
+        Host(copy, 100_530, 100_540, rf_id=203),
+    ]
+    assert np.count_nonzero(made(*rows, *ddp).graph.wait_ns >= 2_000_000) == waited
