@@ -16,10 +16,10 @@ from graphlink.depend.launch_queue import held_launches
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.reject import Dependencies, next_operator, wait_ends
 from graphlink.depend.sleep import Sleeps, silences, sleeps, while_hidden_ran
-from graphlink.depend.spin import Spins, spins
+from graphlink.depend.spin import Spins, polled_since, spins
 from graphlink.depend.threads import Run, forward_backward, handed_over
 from graphlink.depend.timeline import Elements, EulerTour, elements, marks
-from graphlink.linking.call_roles import SYNCS
+from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
@@ -64,15 +64,16 @@ class HostSide(msgspec.Struct, frozen=True):
 def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Dependencies, gap_ns: int) -> HostSide:
     """Make all host nodes, and find where device work and waits attach to them. Cost: O(n log n)."""
     calls = linked.trace.calls
-    el = elements(linked, cuda.role)
+    since_ns = polled_since(linked, found, cuda.role)
+    el = elements(linked, np.where(since_ns < calls.start_ns, np.uint8(Role.EVENT_SYNC), cuda.role))
     start_ns, end_ns = _span(linked, el)
     tour = marks(el, start_ns, end_ns)
     autograd = forward_backward(linked)
     op = askers(linked)
     run = Run.of(linked, el, op)
     slept = sleeps(linked, el, autograd, handed_over(linked, el, run), run, start_ns, end_ns)
-    wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
-    blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
+    wait_ns = np.clip(wait_ends(linked, since_ns, cuda, found), start_ns, end_ns)
+    blocked = (wait_ns > since_ns) & (el.of_call != NOWHERE)
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
     op[run.row] = NOWHERE  # its thread works there
     begun = asked(linked, comm, op)
@@ -85,7 +86,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     finished_at = _places(tour, calls.tid[finished], calls.end_ns[finished])
     waking_ns, shown = wake_ns(linked, cuda, wait_ns)
     unshown = blocking[~shown[blocking]]
-    in_calls = Blocked(el.of_call[blocking], _blocked_from(linked, tour, blocking, wait_ns, launched_ns), waited_at)
+    since_at = _blocked_from(linked, tour, blocking, since_ns, np.minimum(launched_ns, wait_ns))
+    in_calls = Blocked(el.of_call[blocking], since_at, waited_at)
     begins = comm.host_row[tour.axis.has(begun.tid[comm.host_row])]
     cuts = concat(
         Cuts.of(waited_at, el.of_call[blocking]),
@@ -128,13 +130,13 @@ def _places(tour: EulerTour, tid: I64, time_ns: I64) -> I64:
     return tour.within(tour.axis.clipped(tid, time_ns))
 
 
-def _blocked_from(linked: Linked, tour: EulerTour, blocking: I64, wait_ns: I64, launched_ns: I64) -> I64:
+def _blocked_from(linked: Linked, tour: EulerTour, blocking: I64, since_ns: I64, launched_ns: I64) -> I64:
     """Return the position from which each of the ``blocking`` calls was blocked: one that launches, from when it had
     launched.
     """
     calls = linked.trace.calls
     launches = np.isin(blocking, linked.device_call)
-    from_ns = np.where(launches, np.minimum(launched_ns, wait_ns)[blocking], calls.start_ns[blocking])
+    from_ns = np.where(launches, launched_ns[blocking], since_ns[blocking])
     return tour.axis.of(calls.tid[blocking], from_ns)
 
 

@@ -172,16 +172,17 @@ def _counts(pairs: Waits, reason: U8) -> Sync:
     )
 
 
-def wait_ends(linked: Linked, cuda: CudaWaits, found: Dependencies) -> I64:
+def wait_ends(linked: Linked, since_ns: I64, cuda: CudaWaits, found: Dependencies) -> I64:
     """Return for each call when the last awaited device op ended, where the host was blocked in it until then; else the
     call's start.
 
-    A query never blocks. Never beyond the end of the call.
+    A query never blocks, but the last of several in a row does from the first on (``since_ns``). Never beyond the end
+    of the call.
     """
     calls = linked.trace.calls
-    out = calls.start_ns.copy()
+    out = since_ns.copy()
     np.maximum.at(out, found.host.call, linked.trace.device.end_ns[found.host.source])
     out = np.minimum(out, calls.end_ns)
-    query = cuda.role == Role.EVENT_QUERY
+    query = (cuda.role == Role.EVENT_QUERY) & (since_ns == calls.start_ns)
     out[query] = calls.start_ns[query]
     return out

@@ -26,9 +26,10 @@ from graphlink.depend.reject import Dependencies
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import Elements, EulerTour
-from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
+from graphlink.linking.call_roles import Role
+from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.spans import Axis, Neighbours
-from graphlink.tables import how_many, numbered_rows, spread, take
+from graphlink.tables import begins, how_many, last_before, marked, numbered_rows, spread, take
 
 NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
@@ -53,6 +54,28 @@ class Spins(msgspec.Struct, frozen=True):
     before: I32
     untold: int
     untold_ns: int
+
+
+def polled_since(linked: Linked, found: Dependencies, role: U8) -> I64:
+    """Return for each call since when its thread asked for what it found: its start, but of a query that found device
+    work done that of the first of the queries in a row before it, which did not, with no row or other call between.
+
+    One query before it is no loop: what its thread ran between the two may be Python's. Not of a thread without rows,
+    as of NCCL's watchdog, which waits for nothing. O(n log n).
+    """
+    calls, rows = linked.trace.calls, linked.trace.host
+    query = role == Role.EVENT_QUERY
+    done = marked(len(role), found.host.call) & query & np.isin(calls.tid, rows.tid)
+    if not done.any():
+        return calls.start_ns
+    begun = last_before((rows.tid,), rows.start_ns, (calls.tid,), calls.start_ns + 1)
+    order = np.lexsort((calls.start_ns, calls.tid))
+    first = begins(calls.tid[order], linked.call_op[order], begun[order], query[order])
+    first[1:] |= done[order[:-1]]
+    run = np.flatnonzero(first)[np.cumsum(first) - 1]
+    loops = np.arange(len(run)) - run >= TIMES
+    since_ns = spread(len(role), order, calls.start_ns[order[np.where(loops, run, np.arange(len(run)))]])
+    return np.where(done, since_ns, calls.start_ns)
 
 
 def spins(linked: Linked, found: Dependencies, el: Elements, marks: EulerTour, slept: Sleeps) -> Spins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,13 +11,13 @@ import pytest
 
 from graphlink.depend.build import Built
 from graphlink.graph.critical import cost_ns
-from graphlink.graph_model import EdgeKind, NodeKind
+from graphlink.graph_model import CHAINED, EdgeKind, NodeKind
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
-from graphlink.model import Trace
+from graphlink.model import SyncKind, Trace
 from graphlink.records import NOTE
 from graphlink.replay.machines import measured_ns, replay
-from tests.build import Call, Device, Host, build_trace
+from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built, linked_of
 from tests.depend.programs import understood as understood_program
 from tests.simulator import Training, run, training_program, with_spins, write_kineto
@@ -64,6 +65,35 @@ def waits(graph_of: Built, kind: NodeKind = NodeKind.HOST_PART) -> list[tuple[fl
     return [
         (float(g.end_ns[s]) / 1e3, float(g.start_ns[t]) / 1e3) for s, t in zip(g.source[at], target[at], strict=True)
     ]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "tid", "between", "polls"),
+    [
+        (range(30, 530, 8), 1, (), True),
+        (range(30, 531, 100), 1, (), True),
+        ((30, 526), 1, (), False),  # Python may run between two
+        (range(30, 530, 8), 2, (), False),  # a watchdog
+        (range(30, 530, 8), 1, (Call("cudaGetDevice", 523, 524, 99),), False),  # between the last two
+    ],
+)
+def test_a_loop_of_queries_waits_from_the_first_on(
+    queries: Iterable[int], tid: int, between: tuple[Call, ...], polls: bool, inside: bool
+) -> None:
+    asked = [Call("cudaEventQuery", at, at + 3, 100 + k, tid=tid) for k, at in enumerate([*queries])]
+    op = [Host("poll", 28, 535)] if inside and tid == 1 else []
+    trace = build_trace(
+        host=[Host("aten::mm", 0, 20), *op, Host("aten::next", 540, 560)],
+        calls=[Call("cudaLaunchKernel", 2, 7, 1), Call("cudaEventRecord", 10, 11, 2), *asked, *between],
+        device=[Device("k", 12, 522, 1)],
+        syncs=[Sync(SyncKind.EVENT, asked[-1].start, asked[-1].end, asked[-1].correlation, 7, 2, 7, event=5)],
+    )
+    found = built(link(trace, None, match_hosts(trace, None)), sync="cuda")
+    graph = found.graph
+    host_ns = int(cost_ns(graph)[np.isin(graph.kind, CHAINED)].sum())
+    assert replay(graph, cost_ns(graph)).total_ns == measured_ns(graph) == 560_000
+    assert (host_ns < 100_000) == polls
 
 
 AFTER = tuple(
