@@ -317,6 +317,7 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _visible_waits() -> Iterator[None]:
     """Put a range around ``Work.wait`` of gloo, where the default process group has gloo, and take it away again.
+    DDP's ``join`` and communication hooks wait for futures: around those as well, unless RPC has futures of its own.
 
     PyTorch records when a receive or collective ended, but nothing of who waited for it. With the range the wait ends
     where the range does, and what Python does next is not mistaken for it. NCCL's waits need none: they are calls and
@@ -327,16 +328,19 @@ def _visible_waits() -> Iterator[None]:
     if distributed is None or "gloo" not in str(distributed.get_backend_config()):
         yield
         return
-    from torch.profiler import record_function
+    import torch
+    from torch.distributed import rpc
 
     def visible(name: Callable[[Any], str], function: Any) -> Any:
         def within(owner: Any, *arguments: Any, **named: Any) -> Any:
-            with record_function(name(owner)):
+            with torch.profiler.record_function(name(owner)):
                 return function(owner, *arguments, **named)
 
         return within
 
     places = [(distributed.Work, "wait", lambda _: WAIT)]
+    if not (rpc.is_available() and rpc.api._is_current_rpc_agent_set()):
+        places.append((torch._C.Future, "wait", lambda _: WAIT))
     if len(distributed.distributed_c10d._world.pg_map) > 1:
         messages = ("send", "recv", "recv_anysource")
         places += [(distributed.ProcessGroup, name, lambda group: GROUP + group.group_name) for name in messages]

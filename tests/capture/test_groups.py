@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.capture.window import GROUP
+from graphlink.capture.window import GROUP, WAIT
 from graphlink.linking.communication import GROUP_RANGE, communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
@@ -61,3 +61,33 @@ def test_what_gloo_did_is_of_the_group_that_was_asked(tmp_path: Path) -> None:
 
 def test_recorder_and_reader_know_a_group_by_one_name() -> None:
     assert GROUP == GROUP_RANGE
+
+
+FUTURE = """
+import sys, torch, torch.distributed as dist, graphlink
+from torch.distributed import rpc
+if sys.argv[2] == "rpc":
+    options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + sys.argv[1] + "/rpc", _transports=["uv"])
+    rpc.init_rpc("one", rank=0, world_size=1, rpc_backend_options=options)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + "/store", rank=0, world_size=1)
+before = vars(torch._C.Future)["wait"]
+with graphlink.capture(sys.argv[1], steps=1) as capture:
+    for _ in range(4):
+        dist.all_reduce(torch.ones(64), async_op=True).get_future().wait()
+        capture.step()
+assert vars(torch._C.Future)["wait"] is before
+if sys.argv[2] == "rpc":
+    rpc.shutdown()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("beside", "waits"), [("nothing", 1), ("rpc", 0)])
+def test_who_waits_for_the_future_of_a_collective_is_recorded_where_rpc_has_no_futures(
+    tmp_path: Path, beside: str, waits: int
+) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FUTURE, str(tmp_path), beside]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    trace = read_kineto(tmp_path / "kineto_0.json")
+    assert [trace.strings[name] for name in trace.host.name.tolist()].count(WAIT) == waits
