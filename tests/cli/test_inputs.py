@@ -338,6 +338,20 @@ def test_a_copy_is_no_rank_of_its_own(tmp_path: Path) -> None:
     assert len(folder(tmp_path).ranks) == 2
 
 
+def test_windows_of_one_process_are_no_ranks(tmp_path: Path) -> None:
+    for us in (5, 7_000_000, 14_000_000):
+        kineto(tmp_path / f"host_41.17000000{us:08}.pt.trace.json", us=us, pid=41)
+    text = refused(InputError, tmp_path)
+    assert text.startswith(
+        f"{tmp_path}: host_41.1700000000000005.pt.trace.json, host_41.1700000007000000.pt.trace.json"
+    )
+    assert "(3 files) are of one process, 41: windows that its profiler recorded one after the other, not ranks" in text
+    assert "give one of them, or each by itself with an --out of its own" in text
+    for k, us in enumerate((5, 7_000_000)):  # as in containers, each with a process 41
+        kineto(tmp_path / "other" / f"host{k}_41.17000000{us:08}.pt.trace.json", us=us, pid=41)
+    assert len(folder(tmp_path / "other").ranks) == 2
+
+
 # recordings of several runs
 
 

@@ -31,6 +31,7 @@ _MOST_RANKS: Final = 8  # that a message lists
 _MOST_FILES: Final = 3
 WITHOUT_ET: Final = "without an execution trace, linked from Kineto alone"
 NOT_RECORDED: Final = "not recorded"  # ends what is reported of ranks that are missing
+_TIME: Final = re.compile(r"\d{9,}")  # in names: a time since the epoch
 _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 _DATED_NS: Final = 10**18  # 2001; what is less counts from Kineto's base date or from when a machine started
 _MOST_COPIES: Final = 5  # that a message lists
@@ -285,7 +286,18 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
 
 
 def refuse_copies(heads: Sequence[Head]) -> None:
-    """Raise InputError where two recordings of whose ranks nothing tells are of one process and begin at one moment."""
+    """Raise InputError where two recordings of whose ranks nothing tells are of one process: begin at one moment, or
+    differ in nothing of their names but a time.
+    """
+    for same in grouped(((one.pid, one.path.parent, _TIME.sub("", one.path.name)), one) for one in heads).values():
+        if len({one.start_ns for one in same}) > 1 and None not in (same[0].pid, *(one.start_ns for one in same)):
+            same.sort(key=lambda one: one.start_ns or 0)
+            raise InputError(
+                f"{_few(same)} are of one process, {same[0].pid}: windows that its profiler recorded one after the "
+                "other, not ranks",
+                path=same[0].path.parent,
+                todo="give one of them, or each by itself with an --out of its own",
+            )
     first: dict[tuple[int | None, int | None], Head] = {}
     for head in heads:
         other = first.setdefault((head.pid, head.start_ns), head)
