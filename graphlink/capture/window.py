@@ -62,7 +62,8 @@ class Window:
         """Make Kineto ready. GraphlinkError where a profiler is running already: it would be disturbed."""
         import torch
 
-        if torch.autograd._profiler_enabled() or _scheduled(torch):
+        running = torch.autograd._profiler_enabled() or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+        if running or _scheduled(torch):  # the second tells of one of all threads, where PyTorch has it
             raise GraphlinkError("a profiler of PyTorch is running already", todo="stop it before the recording begins")
         activities: list[Any] = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():

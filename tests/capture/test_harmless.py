@@ -64,6 +64,7 @@ def training(capture: Capture, train: Train) -> int:
 def clean_up() -> None:
     if torch.autograd._profiler_enabled():
         torch.autograd._disable_profiler()
+    torch.autograd.profiler._set_is_profiler_enabled(False)
     recording._running.clear()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import graphlink
+from graphlink.capture.support import config_fields
 from tests.capture.recorded import et, ranges, told
 
 torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
@@ -123,9 +124,17 @@ def test_a_folder_that_cannot_be_written_is_said_once_at_the_start(
     assert capture.reports == []
 
 
-def test_another_profiler_is_left_alone(tmp_path: Path, train: Train, said: Callable[[], list[str]]) -> None:
+@pytest.mark.parametrize("config", [{}, {"profile_all_threads": True}], ids=["one thread", "all threads"])
+def test_another_profiler_is_left_alone(
+    tmp_path: Path, train: Train, said: Callable[[], list[str]], config: dict[str, bool]
+) -> None:
+    if not config.keys() <= config_fields(torch):
+        pytest.skip("not in this PyTorch")
+    of_theirs = torch._C._profiler._ExperimentalConfig(**config)
     with (
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs,
+        torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], experimental_config=of_theirs
+        ) as theirs,
         graphlink.capture(tmp_path, steps=1) as capture,
     ):
         assert steps(capture, train) == 5
