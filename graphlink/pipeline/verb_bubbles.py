@@ -294,10 +294,13 @@ def _theory(file: Bubbles) -> list[str]:
 
     from graphlink.figures import declared
     from graphlink.pipeline.records import PartsNs
+    from graphlink.pipeline.schedules import SCHEDULES
 
     pipeline = file.pipeline
     if pipeline.theory is UNSET:
-        why = "the schedule is unknown" if pipeline.schedule == "unknown" else "this run gives too little to compute it"
+        names = ", ".join(SCHEDULES)
+        unknown = f"the schedule is unknown: the order is not on all ranks, in all steps, that of one of {names}"
+        why = unknown if pipeline.schedule == "unknown" else "this run gives too little to compute it"
         return [f"theory against measured: none, as {why}"]
     parts = pipeline.theory.parts_ns
     whole = parts.measured

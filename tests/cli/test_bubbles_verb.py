@@ -118,7 +118,10 @@ def test_what_is_unknown_is_said(graphlink: Run, tmp_path: Path) -> None:
     assert ran.out.startswith("schedule unknown: 2 stages")
     assert "nearest schedule: 1F1B; rank 1 runs B0 where 1F1B runs F2" in ran.out
     assert re.search(r"bubble_rate_zb +unknown ", ran.out)
-    assert "theory against measured: none, as the schedule is unknown" in ran.out
+    assert (
+        "theory against measured: none, as the schedule is unknown: the order is not on all ranks, in all steps, that of one of GPipe, 1F1B,"
+        in ran.out
+    )
     assert "this recording cannot show" in ran.out
     assert "straggler_wait" in ran.out
     assert "warning: schedule not recognised" in ran.out
