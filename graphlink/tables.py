@@ -322,6 +322,6 @@ def skipped(beside: I64, gone: Bool) -> I64:
 def unused(count: int, *taken: I64) -> I64:
     """Return ``count`` numbers above 0 that none of the columns holds, above all of them if there is room. n log n."""
     ids = np.concatenate([*taken, [0]])
-    if (highest := int(ids.max())) > MOST - count:
+    if (highest := int(ids.max())) >= MOST - count:
         return np.setdiff1d(np.arange(1, len(ids) + count), ids)[:count]
     return highest + 1 + np.arange(count)
