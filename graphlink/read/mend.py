@@ -295,18 +295,18 @@ def _in_order(table: Parts, which: Bool) -> I64:
 
 def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> tuple[I64, I64]:
     """Return (row, call) of flows: of several that begin with one number the last before the end, of several that end
-    near one row the nearest. A flow that begins nowhere (Kineto knows no ``hipGraphLaunch``) begins at the call at
-    which it ends.
+    near one row the nearest. A flow that begins nowhere (Kineto knows no ``hipGraphLaunch``) begins at the launch call
+    at which it ends, if no other does.
     """
     ident, ns, tid, pid = (flows.seen(name) for name in ("ident", "ns", "tid", "pid"))
     ends = flows.seen("end").astype(np.bool_)
     asks = fits(_WITH_FLOW, tuple(strings))[calls.seen("name")]
-    bare = np.flatnonzero(ends & ~np.isin(ident, ident[~ends]))
-    at_call = _at(calls, ("tid",), [tid[bare]], ns[bare], ident[bare], slack_ns, ~asks) != NOWHERE
-    end, begin = np.flatnonzero(ends), np.append(np.flatnonzero(~ends), bare[at_call])
+    begin, bare = np.flatnonzero(~ends), np.flatnonzero(ends & ~np.isin(ident, ident[~ends]))
+    by, of_bare = (_at(calls, ("tid",), [tid[at]], ns[at], ident[at], slack_ns, ~asks) for at in (begin, bare))
+    lone = (of_bare != NOWHERE) & asks[of_bare] & ~np.isin(of_bare, by)
+    end, begin, by = np.flatnonzero(ends), np.append(begin, bare[lone]), np.append(by, of_bare[lone])
     source = last_before((ident[begin],), ns[begin], (ident[end],), ns[end] + slack_ns + 1)
     source = np.where(source == NOWHERE, lookup(ident[begin], ident[end]), source)
-    by = _at(calls, ("tid",), [tid[begin]], ns[begin], ident[begin], slack_ns, ~asks)
     inside = last_before((calls.seen("tid"),), calls.seen("start_ns"), (tid[begin],), ns[begin] + 1)
     by = np.where(by == NOWHERE, inside, by)
     end, by, begin = end[source != NOWHERE], *(column[source[source != NOWHERE]] for column in (by, begin))

@@ -77,6 +77,17 @@ def test_a_flow_without_a_begin_begins_at_the_call_that_has_an_end_of_it(tmp_pat
     assert calls_of_ops(read(tmp_path, content)) == [0, 0, 1]
 
 
+def test_an_end_of_a_flow_at_another_call_of_that_time_begins_none(tmp_path: Path) -> None:
+    """A query in the same us, as recordings in whole us have them, with an end that nothing begins."""
+    content = without(document(2), "correlation", "External id")
+    launches = [row for row in content["traceEvents"] if row["cat"] == "cuda_runtime"]
+    ends = [row for row in content["traceEvents"] if row["ph"] == "s"]
+    for k, (launch, end) in enumerate(zip(launches, ends, strict=True)):
+        content["traceEvents"] += [launch | {"name": "hipEventQuery", "dur": 1}, end | {"ph": "f", "id": 500 + k}]
+    trace = read(tmp_path, content)
+    assert [trace.strings[trace.calls.name[call]] for call in calls_of_ops(trace)] == ["hipLaunchKernel"] * 2
+
+
 @pytest.mark.parametrize("number", [lambda k: 2**64 + k, lambda k: f"{k}.0", lambda k: None])
 def test_flows_whose_number_cannot_be_read_tell_nothing(tmp_path: Path, number: Any) -> None:
     """All ops wait for the first: of flows of one number each would begin at the last call."""
