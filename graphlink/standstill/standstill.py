@@ -221,7 +221,7 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     row, are none.
 
     With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to
-    return, what is beyond the usual (30 us, where that is longer than any machine takes to wake up) stood still as
+    return, what is beyond the usual (30 us, where calls usually return ``MOST_RETURN_NS`` late) stood still as
     well, and nothing explains it. Without one, it stood still beyond what such calls usually take. What can hardly have
     waited counts from 100 us on, as silence does: a synchronisation as which began nothing recorded was pending, and an
     asynchronous copy that is not of pageable memory. (One that began so has nothing to wait for: what it takes is its
