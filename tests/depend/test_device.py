@@ -289,6 +289,13 @@ def test_streams_that_take_turns_wait_for_each_other() -> None:
     assert turns(others_us=(90, 400)) == [(k, k + 1) for k in range(19)]
 
 
+def test_turns_are_edges_of_the_graph() -> None:
+    ops = [Device("a", 50 + 132 * k, 150 + 132 * k, k + 1, stream=7 + k % 2) for k in range(12)]
+    graph = graph_of(launches(*ops))
+    pairs = {(op(graph, one.start), op(graph, other.start)) for one, other in pairwise(ops)}
+    assert edges(graph, EdgeKind.EVENT) >= pairs
+
+
 def test_streams_take_no_turns_where_two_ran_at_once_or_no_lag_is_usual() -> None:
     assert turns(overlap_us=40) == []
     assert turns(others_us=tuple(50 * 1.3**k for k in range(30))) == []
