@@ -74,7 +74,7 @@ def role_of(name: str) -> Role:
 
 def roles(calls: CallRows, strings: tuple[str, ...]) -> U8:
     """Return ``Role`` of every call; shape (len(calls),)."""
-    used = np.flatnonzero(np.bincount(calls.name))
+    used = np.flatnonzero(spread(len(strings), calls.name, 1, 0))
     of_used = np.array([role_of(strings[i]) for i in used], np.uint8)
     return spread(len(strings), used, of_used, Role.OTHER)[calls.name]
 
