@@ -18,6 +18,7 @@ from graphlink.diff.run_level import communication, pipeline_change
 from graphlink.diff.split import rank_splits, run_split
 from graphlink.diff.verdict import comparable, fail_on, refuse, verdict
 from graphlink.errors import InputError
+from graphlink.gpu.table import replay_words
 from graphlink.records import first_few
 
 _SAME: Final = 0.0005  # of a count
@@ -195,4 +196,8 @@ def _notes(both: Both) -> list[str]:
         )
     if not all(run.has_device for run in (one, other)):
         out.append("device ops are not recorded on both sides: host time alone is compared")
+    recorded = [replay_words(*(gpu for rank in run.ranks.values() for gpu in rank.entry.gpu)) for run in (one, other)]
+    for which, words in zip("AB", recorded, strict=True):
+        if words:
+            out.append(f"{which} {words[2:]} of CUDA graphs: what the others ran counts as idle time")
     return out

@@ -331,6 +331,26 @@ def test_two_ranks_linked_alone_are_compared(recorded: Callable[..., Path]) -> N
     assert any("rank 0 is compared with rank 1" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(("which", "letter"), [(0, "A"), (1, "B")])
+def test_a_run_with_few_recorded_replays_is_said_so(
+    tmp_path: Path, training: Program, monkeypatch: pytest.MonkeyPatch, which: int, letter: str
+) -> None:
+    write_kineto(run(training), tmp_path / "a.json")
+    link(tmp_path / "a.json", out=tmp_path / "out", options=Options(timeline="none"))
+    facts_of, loaded = facts.load, list[facts.RunFacts]()
+
+    def load(folder: Path) -> facts.RunFacts:
+        of = facts_of(folder)
+        if len(loaded) == which:
+            of.ranks[0].entry.gpu[0] = msgspec.structs.replace(of.ranks[0].entry.gpu[0], replays=(4, 32))
+        loaded.append(of)
+        return of
+
+    monkeypatch.setattr(facts, "load", load)
+    (note,) = (one for one in compare(tmp_path / "out", tmp_path / "out").notes if "replays" in one)
+    assert note == f"{letter} recorded 4 of 32 replays of CUDA graphs: what the others ran counts as idle time"
+
+
 def test_a_moved_device_clock_is_no_change(tmp_path: Path, training: Program) -> None:
     from tests.simulator import changes, kineto_document, write_json
 
