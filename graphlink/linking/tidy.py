@@ -183,14 +183,14 @@ def _syncs_by_time(trace: Trace) -> tuple[Trace, int]:
     kind = _KIND[roles(calls, trace.strings)]
     kind[np.isin(calls.correlation, syncs.correlation[syncs.correlation > 0])] = NOWHERE
     row = np.flatnonzero(lookup(calls.correlation, syncs.correlation) == NOWHERE)
-    begin, end_ns = syncs.start_ns[row] + slack_ns + 1, syncs.end_ns[row]
-    around: list[tuple[int, int]] = []  # row, call
-    for tid in np.unique(calls.tid[kind != NOWHERE]).tolist() if len(row) else []:
-        mine = np.where(calls.tid == tid, kind, NOWHERE)
-        call = last_before((mine,), calls.start_ns, (syncs.kind[row].astype(np.int64),), begin)
-        there = (call != NOWHERE) & (np.append(calls.end_ns, 0)[call] + slack_ns >= end_ns)
-        around += tuples(row[there], call[there])
-    row, call = np.array(around, np.int64).reshape(-1, 2).T
+    if not len(row):
+        return trace, 0
+    threads = np.unique(calls.tid[kind != NOWHERE])  # each has at most one call around a row
+    row, thread = np.repeat(row, len(threads)), np.tile(threads, len(row))
+    wanted = thread, syncs.kind[row].astype(np.int64)
+    call = last_before((calls.tid, kind), calls.start_ns, wanted, syncs.start_ns[row] + slack_ns + 1)
+    around = (call != NOWHERE) & (np.append(calls.end_ns, 0)[call] + slack_ns >= syncs.end_ns[row])
+    row, call = row[around], call[around]
     alone = (np.bincount(row)[row] == 1) & (np.bincount(call)[call] == 1)
     of_syncs, of_calls = syncs.correlation.copy(), calls.correlation.copy()
     alone &= (of_syncs[row] <= 0) | (of_calls[call] <= 0)
