@@ -109,7 +109,7 @@ _ALL: Final = (
     Kind("repeated-calls", "inferred", "{rows:API call} with the correlation id of an earlier one",
          "device ops go to the one that flow or External id tells, else to the last that began before",
          "one recording a file: several were joined in this one"),
-    Kind("calls-without-id", "inferred", "{rows} device ops have no correlation id that a call has",
+    Kind("calls-without-id", "inferred", "{rows} device ops have no correlation id of a call of their own",
          "flows, the External id and order tell their calls; what they do not tell has no launch edge",
          "a newer PyTorch (of ROCm: 2.6 and newer), and the file as the profiler wrote it"),
     Kind("syncs-without-id", "inferred", "{rows:cuda_sync row} without a correlation id that a call has",

@@ -120,7 +120,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
             calls, device = gathered.parts[CALL], gathered.parts[DEVICE]
             if flows or not told:
                 break
-            lacking = without_calls(calls, device).any()
+            lacking = without_calls(calls, device, gathered.strings).any()
             if not lacking and not repeated(calls).any() and not doubted(calls, device):
                 break
     return gathered.trace(array)

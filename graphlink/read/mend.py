@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.errors import SeveralRanks
 from graphlink.model import I64, NOWHERE, Bool, DeviceKind
-from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, fits
+from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, containing, fits
 from graphlink.read.columns import MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, near, put_inside_ops
 from graphlink.read.devices import place
@@ -115,8 +115,8 @@ def mend_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tupl
         f"device ops have a correlation id that others contradict ({_counts(against)}): {moved:,} go to "
         "the call that flow and External id agree on, the others to that of the correlation id"
     )
-    counts = {"calls-contradicted": contradicted, "repeated-calls": anew, **given}
-    return {kind: count for kind, count in counts.items() if count}, [*([said] if contradicted else []), *told_given]
+    counts = Counter({"calls-contradicted": contradicted, "repeated-calls": anew}) + Counter(given)
+    return dict(counts), [*([said] if contradicted else []), *told_given]
 
 
 def _counts(by_witness: Mapping[str, int]) -> str:
@@ -158,17 +158,26 @@ def _fresh(parts: dict[str, Parts]) -> I64:
     return unused(parts[CALL].count, *(parts[table].seen("correlation") for table in (CALL, DEVICE, SYNC, EVENT)))
 
 
-def without_calls(calls: Parts, device: Parts) -> Bool:
+def without_calls(calls: Parts, device: Parts, strings: Strings) -> Bool:
     """Mark the device rows whose correlation no call has, but for those launched before the recording: where all calls
-    have one, it is below that of the first.
+    have one, it is below that of the first. And kernels that begin after another of a call that launches one: ROCm's
+    tracer gives some the number of another launch.
     """
-    ids, of_row = calls.seen("correlation"), device.seen("correlation")
-    first = int(ids.min(initial=MOST))
-    return np.asarray((lookup(ids, of_row) == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0)))
+    ids, of_row, start_ns = calls.seen("correlation"), device.seen("correlation"), device.seen("start_ns")
+    first, call = int(ids.min(initial=MOST)), lookup(ids, of_row)
+    lacks = np.asarray((call == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0)))
+    kernel = np.flatnonzero(
+        (call != NOWHERE) & (device.seen("graph") == 0) & (device.seen("kind") == DeviceKind.KERNEL)
+    )
+    again = kernel[start_ns[kernel] > least(calls.count, call[kernel], start_ns[kernel])[call[kernel]]]
+    if len(again):
+        several = ~fits(LAUNCH, tuple(strings)) | containing(tuple(strings), "Graph", "Multi")
+        lacks[again] = ~(repeated(calls) | several[calls.seen("name")])[call[again]]
+    return lacks
 
 
 def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tuple[dict[str, int], list[str]]:
-    """Give device rows whose correlation no call has that of the call that launched them, in place; as ``mend_calls``.
+    """Give device rows ``without_calls`` the correlation of the call that launched them, in place; as ``mend_calls``.
 
     That is the call at the start of the flow (``ac2g``) that ends where the row starts, both to ``slack_ns``; else one
     with its External id that launched nothing else, where as many calls as rows have that; else, where as many calls
@@ -178,19 +187,20 @@ def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tupl
     """
     calls, device, flows = parts[CALL], parts[DEVICE], parts[LAUNCHED]
     given, of_row = calls.seen("correlation"), device.seen("correlation")
-    lacks = without_calls(calls, device)
+    lacks = without_calls(calls, device, strings)
     if not calls.count or not lacks.any():
         return {}, []
     of_call = np.where(given > 0, given, _fresh(parts))
-    call = lookup(of_call, of_row)
+    call = np.where(lacks, NOWHERE, lookup(of_call, of_row))
     row, by = _by_flows(calls, device, flows, strings, slack_ns)
-    counts = Counter({"flows": len(np.unique(row[lacks[row]]))})
-    call[row] = np.where(lacks[row], by, call[row])
+    told = lacks[row] & (of_call[by] != of_row[row])
+    counts = Counter({"flows": len(np.unique(row[told]))})
+    call[row] = np.where(told, by, call[row])
     nodes, replay = _replays(device, call != NOWHERE)
     first = np.unique(replay, return_index=True)[1]
     alone = ~marked(device.count, nodes)
     sorts = [(alone & (device.seen("kind") == kind), form) for kind, form in _WORK.items()]
-    bare, unnumbered = lacks & (of_row <= 0), given <= 0
+    bare, unnumbered = lacks & ((of_row <= 0) | np.isin(of_row, given)), given <= 0
     for witness, joined, of_rows, of_calls in (
         ("replays", None, lacks, unnumbered),
         ("External id", _by_external, lacks, True),
@@ -217,10 +227,17 @@ def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tupl
     found = lacks & (call != NOWHERE)
     of_row[found] = of_call[call[found]]
     given[call[found]] = of_call[call[found]]
-    counts = +counts
+    shared = how_many(lacks & ~found & np.isin(of_row, given))
     total = counts.total()
-    said = f"{total:,} device ops have no correlation id that a call has: their calls are told by {_counts(counts)}"
-    return ({"calls-without-id": total}, [said]) if total else ({}, [])
+    witnesses = _counts(+counts)
+    said = {
+        "calls-without-id": f"{total:,} device ops have no correlation id of a call of their own: their calls are "
+        f"told by {witnesses}",
+        "calls-contradicted": f"{shared:,} kernels stay with a call that launched another one before, whose "
+        "correlation id they have, as nothing tells which launched them",
+    }
+    mended = +Counter({"calls-without-id": total, "calls-contradicted": shared})
+    return dict(mended), [said[kind] for kind in mended]
 
 
 def doubted(calls: Parts, device: Parts) -> dict[str, I64]:

@@ -32,9 +32,10 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"API calls? with the correlation id", {"repeated-calls"}),
     (r"the graph replays .* than recorded", _NOTHING),  # what contradicts what is told beside it
     (r"ops end after the op that they began in", {"ends-late"}),
-    (r"device ops have no correlation id that a call has", {"calls-without-id"}),
+    (r"device ops have no correlation id of a call of their own", {"calls-without-id"}),
     (r"cuda_sync rows? without a correlation id", {"syncs-without-id"}),
     (r"device ops have a correlation id that others contradict", {"calls-contradicted"}),
+    (r"kernels stay with a call that launched another one before", {"calls-contradicted"}),
     (r"rows? there twice", {"rows-twice"}),
     (r"API calls? inside a call with the same correlation id", {"calls-twice"}),
     (r"device ops are recorded as running on behind others", {"ends-overrun"}),

@@ -60,7 +60,9 @@ def test_flows_tell_the_calls(tmp_path: Path) -> None:
     trace = read(tmp_path, without(document(), "correlation", "External id"))
     assert calls_of_ops(trace) == list(range(6))
     assert trace.mended == {"calls-without-id": 6}
-    assert trace.warnings == ("6 device ops have no correlation id that a call has: their calls are told by flows 6",)
+    assert trace.warnings == (
+        "6 device ops have no correlation id of a call of their own: their calls are told by flows 6",
+    )
 
 
 def test_a_flow_without_a_begin_begins_at_the_call_that_has_an_end_of_it(tmp_path: Path) -> None:
@@ -430,6 +432,33 @@ def test_an_id_that_flow_and_external_id_contradict_gives_way(tmp_path: Path) ->
     assert calls_of_ops(trace) == list(range(6))
     assert trace.mended == {"calls-contradicted": 2}
     assert "(External id 2, order 2, flows 2): 2 go to the call" in trace.warnings[0]
+
+
+@pytest.mark.parametrize("told_by", ["flows", "External id", "order"])
+def test_a_kernel_with_the_number_of_another_launch_goes_to_its_own(tmp_path: Path, told_by: str) -> None:
+    """As ROCm's tracer writes some: a launch has two kernels, another none."""
+    content = document() if told_by == "flows" else without_flows(document()).document
+    for row in content["traceEvents"]:
+        if row["cat"] == "kernel" and row["args"]["correlation"] in (1003, 1005):
+            row["args"]["correlation"] -= 1
+            row["args"]["External id"] -= told_by != "External id"
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == list(range(6))
+    assert trace.mended["calls-without-id"] == 2
+    assert f"their calls are told by {told_by} 2" in trace.warnings[-1]
+
+
+@pytest.mark.parametrize("name", ["hipLaunchKernel", "cudaGraphLaunch", "hipExtLaunchMultiKernelMultiDevice"])
+def test_kernels_of_one_launch_stay_with_it_where_no_other_lacks_one(tmp_path: Path, name: str) -> None:
+    content = without_flows(document(2)).document
+    second = next(row for row in content["traceEvents"] if row.get("args", {}).get("correlation") == 1002)
+    content["traceEvents"].remove(second)
+    for row in content["traceEvents"]:
+        row["name"] = name if row["name"] == "hipLaunchKernel" else row["name"]
+        row.get("args", {}).update({"correlation": 1001, "External id": 1001} if "args" in row else {})
+    trace = read(tmp_path, content)
+    assert calls_of_ops(trace) == [0, 0]
+    assert trace.mended == ({"calls-contradicted": 1} if name == "hipLaunchKernel" else {})
 
 
 def test_an_id_that_one_witness_contradicts_stays_and_is_said(tmp_path: Path) -> None:

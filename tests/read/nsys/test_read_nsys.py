@@ -55,7 +55,7 @@ def test_order_tells_the_calls_of_rows_without_a_correlation(tmp_path: Path) -> 
     assert lacked > 3
     assert told == len(before)
     assert after.tolist() == before.tolist()
-    assert f"{lacked} device ops have no correlation id that a call has" in " ".join(trace.warnings)
+    assert f"{lacked} device ops have no correlation id of a call of their own" in " ".join(trace.warnings)
 
 
 def host_rows(trace: Trace) -> Counter[tuple[Any, ...]]:
