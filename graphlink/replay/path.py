@@ -11,8 +11,9 @@ from graphlink.graph.latency import lag_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.replay.played import MEETING, MESSAGE, Binding, Played, binding
 from graphlink.replay.records import FamilyEntry
+from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Slot, Work, Workload, delays
-from graphlink.tables import sums
+from graphlink.tables import marked, sums
 
 _OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anyway; a thread that wakes up works
 
@@ -88,15 +89,24 @@ def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
     return bound._replace(ended_ns=np.where(bound.dependency == NOWHERE, played.start_ns, bound.ended_ns)), fixed_ns
 
 
+def own_times(work: Workload, path: ReplayPath) -> tuple[I64, I64]:
+    """Return the nodes of a path with their time on it, without start delays; then nodes around these, with what the
+    path's carry of them (``relief.carried``), and the carrying ones with as much less.
+    """
+    rests = Selection(work).carried
+    on = marked(len(work), path.node)[rests.node]
+    owner, node, less_ns = rests.column[on], rests.node[on], rests.less_ns[on]
+    return np.concatenate((path.node, owner, node)), np.concatenate((path.own_ns - path.fixed_ns, less_ns, -less_ns))
+
+
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
     """Return the nodes of one name and sort that take most of the path, largest first; start delays are none of their
-    time.
+    time, and what they carry of the ops around them is of these, as in the gains of a rank. ``nodes``: those on it.
     """
     code, texts = work.names()
-    keys, place, nodes = np.unique(
-        code[path.node] * len(Work) + work.work[path.node], return_inverse=True, return_counts=True
-    )
-    ns = sums(len(keys), place, path.own_ns - path.fixed_ns)
+    node, own_ns = own_times(work, path)
+    keys, place = np.unique(code[node] * len(Work) + work.work[node], return_inverse=True)
+    nodes, ns = np.bincount(place[: len(path.node)], minlength=len(keys)), sums(len(keys), place, own_ns)
     found = [
         (-took, texts[k // len(Work)], k % len(Work), n)
         for k, n, took in zip(keys.tolist(), nodes.tolist(), ns.tolist(), strict=True)

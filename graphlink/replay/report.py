@@ -16,9 +16,8 @@ from graphlink.choices import COUPLED, IDEAL, JOINED
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
 from graphlink.graph.families import PYTHON
-from graphlink.graph.relief import Relief
 from graphlink.graph_model import Graph
-from graphlink.model import I64, NOWHERE
+from graphlink.model import NOWHERE
 from graphlink.patterns import OPERATOR, escaped
 from graphlink.records import shortened
 from graphlink.replay.assumptions import cannot, of_graphs
@@ -29,13 +28,13 @@ from graphlink.replay.folder import load, load_groups
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.machines import error_pct, gain_pct, play, usual_machine
-from graphlink.replay.path import ReplayPath, by_work, critical_path, families
+from graphlink.replay.path import ReplayPath, by_work, critical_path, families, own_times
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import Listed, PathEntry, RankEntry, Report, Run, ScalableName, WhatIf
 from graphlink.replay.selection import NodeOperations, Selection
 from graphlink.replay.whatif import Changed, fit, refuse_unfit
 from graphlink.replay.workload import DELAY_NAME, Work, Workload, has_times, measured_ns, workload
-from graphlink.tables import how_many, marked, sums, take
+from graphlink.tables import how_many, sums
 from graphlink.wings import node_operations
 
 TOP_PLACES: Final = 10
@@ -297,11 +296,13 @@ def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
     ns = np.append(work.cost_ns - work.fixed_ns, work.fixed_ns[delayed])
     keys, place, nodes = np.unique(np.append(own_key, delay_key[delayed]), return_inverse=True, return_counts=True)
     rests, own_place = Selection(work).carried, place[: len(work)]
-    whole_ns = sums(len(keys), place, ns) + _moved(len(keys), own_place, rests)
+    whole_ns = sums(len(keys), place, ns)
+    whole_ns += sums(len(keys), own_place[rests.column], rests.less_ns)
+    whole_ns -= sums(len(keys), own_place[rests.node], rests.less_ns)
     path_ns = np.zeros(len(keys), np.int64)
     if path is not None:
-        path_ns += _moved(len(keys), own_place, take(rests, marked(len(work), path.node)[rests.node]))
-        path_ns += sums(len(keys), np.searchsorted(keys, own_key[path.node]), path.own_ns - path.fixed_ns)
+        node, own_ns = own_times(work, path)
+        path_ns += sums(len(keys), own_place[node], own_ns)
         # a launch can delay a node by its latency although it was recorded to start in time
         known = np.isin(delay_key[path.node], keys)
         path_ns += sums(len(keys), np.searchsorted(keys, delay_key[path.node[known]]), path.fixed_ns[known])
@@ -323,12 +324,6 @@ def scalable(work: Workload, path: ReplayPath | None) -> list[ScalableName]:
         )
     ]
     return sorted(names, key=lambda name: (-name.ns, name.name, name.sort))
-
-
-def _moved(count: int, name: I64, rests: Relief) -> I64:
-    """Return by how much each of ``count`` names takes longer with what nodes of other names carry of it, and without
-    what its own carry of others; ``name``: of each node."""
-    return sums(count, name[rests.column], rests.less_ns) - sums(count, name[rests.node], rests.less_ns)
 
 
 def ranges(selection: Selection, path: ReplayPath | None) -> list[ScalableName]:

@@ -45,8 +45,10 @@ def test_an_op_gains_what_it_takes_itself(tmp_path: Path, name: str, own_us: int
     run = linked(tmp_path, ("outer", 0, 55), ("first", 10, 15), ("second", 30, 35), ("next", 55, 75))
     gains = run.gains(0, of="families").set_index("name").gain_ns
     assert gains[name] == own_us * 1000
-    (what_if,) = run.replay(scale=[f"host:^{name}$=0"]).what_if
+    replayed = run.replay(scale=[f"host:^{name}$=0"])
+    (what_if,) = replayed.what_if
     assert what_if.before_ns - what_if.after_ns == own_us * 1000
+    assert {op.name: op.ns for op in replayed.runs[0].path.top}[name] == own_us * 1000
 
 
 def test_all_of_a_recording_is_of_the_ops_whose_time_it_was(tmp_path: Path) -> None:
