@@ -101,8 +101,10 @@ def _is_inferred(run: StageRun) -> bool:
 def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
     """Analyse the pipeline. ``recorded``: with the stages of the recording, which the schedule may show better."""
     groups = [members(recorded, pipe) for pipe in range(max(recorded.pipe) + 1)]
+    numbers = recorded.steps if min(recorded.steps) >= 0 else ()
     each = [
-        recognise([recorded.runs[i].ranges for i in group], [recorded.runs[i].rank for i in group]) for group in groups
+        recognise([recorded.runs[i].ranges for i in group], [recorded.runs[i].rank for i in group], numbers)
+        for group in groups
     ]
     found = each[0]
     if len({other.schedule for other in each}) > 1:
@@ -133,7 +135,7 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
         theory=_theory(whole, groups, each, steps) if known else None,
         warnings=(*whole.warnings, *left_out, *clock_warnings(whole, tolerance_ns), *_unknown_exchanges(whole)),
     )
-    return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
+    return _as_numbered(pipeline, numbers) if numbers else pipeline
 
 
 def _as_numbered(pipeline: RunPipeline, steps: Sequence[int]) -> RunPipeline:

@@ -26,7 +26,19 @@ from graphlink.patterns import UserPattern
 from graphlink.pipeline.records import Pass
 from graphlink.spans import Axis, Neighbours
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, concat, marked, nowhere, numbered_values, spread, take, tuples, turns, values_at
+from graphlink.tables import (
+    begins,
+    concat,
+    marked,
+    nowhere,
+    numbered_rows,
+    numbered_values,
+    spread,
+    take,
+    tuples,
+    turns,
+    values_at,
+)
 
 _PHASES: Final = {
     "f": Pass.F, "fwd": Pass.F, "forward": Pass.F, "b": Pass.B, "bwd": Pass.B, "backward": Pass.B, "i": Pass.I,
@@ -51,7 +63,8 @@ class NameRule(msgspec.Struct, frozen=True):
     """Patterns of whole names, with groups ``phase``, ``stage``, ``chunk``, ``microbatch``, ``layer``.
 
     ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication,
-    schedule marks). ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur.
+    schedule marks). ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur. ``whole``: of names of
+    parts, the range around all parts of a forward and a backward.
     """
 
     name: str
@@ -59,6 +72,7 @@ class NameRule(msgspec.Struct, frozen=True):
     phases: dict[str, Pass] = msgspec.field(default_factory=dict)
     other: tuple[str, ...] = ()
     split_b: bool = False
+    whole: str = ""
 
     def read(self, text: str) -> tuple[Reading, ...]:
         """Return the meaning of a name: nothing where no pattern matches; two where one range stands for two phases."""
@@ -113,7 +127,8 @@ RULES: Final = (
     NameRule("torch-gpipe",
         (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),
         other=(r"1F1B \d+", r"Cooldown \d+")),
-    NameRule("dualpipe", (r"(?:attn|mlp)\((?P<phase>[FBW])\)",), other=(r"(?:dispatch|combine)\([FBW]\)", r"1F1B")),
+    NameRule("dualpipe", (r"(?:attn|mlp)\((?P<phase>[FBW])\)",), other=(r"(?:dispatch|combine)\([FBW]\)", r"1F1B"),
+        split_b=True, whole="1F1B"),
     NameRule("megatron", (r"layer_(?P<layer>\d+)(?P<phase>[fb])", r"(?:layer_(?P<layer>\d+) |\w+ )(?P<phase>wgrad)"),
         other=(r"(?:megatron\.core\.pipeline_parallel\.)?(?:schedules|p2p_communication)\..+", _P2P,
                r"activation (?:off|re)loading .*", r"layer_\d+f-layer_\d+b"), split_b=True),
@@ -300,7 +315,18 @@ def _finished(
     numbers = nowhere(len(phase)) if constant else raw.microbatch
     which = (raw.phase == Pass.OPT).astype(np.int32)
     entries = nested(replace(raw, phase=phase, microbatch=numbers, rule=which, rules=(rule.name, OPTIMIZER.name)))
-    return numbered(entries, step_numbers(linked, entries))
+    step = step_numbers(linked, entries)
+    return numbered(_parts(linked, entries, step, rule.whole) if rule.whole else entries, step)
+
+
+def _parts(linked: Linked, entries: Entries, step: I64, whole: str) -> Entries:
+    """Number parts (layers are no microbatches) as the range ``whole`` around them, in its step; without any as one."""
+    rows, strings = linked.trace.host, linked.trace.strings
+    marks = [code for code, text in enumerate(strings) if text == whole]
+    around = np.sort(rows.start_ns[rows.annotation & np.isin(rows.name, marks)])
+    which, code = numbered_rows(step, np.searchsorted(around, entries.start_ns, side="right"))
+    microbatch = np.where(entries.phase == Pass.OPT, NOWHERE, code - np.searchsorted(which[:, 0], step))
+    return replace(entries, microbatch=microbatch, inferred=microbatch != NOWHERE)
 
 
 def _passes(raw: Entries, layer: I64) -> Entries:

@@ -54,17 +54,20 @@ class CompleteStep:
     """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and
     backward.
 
-    ``split``: some backwards are split into input and weight gradient.
+    ``split``: some backwards are split into input and weight gradient. ``called``: its number in the recording.
     """
 
     step: int
+    called: int
     ranks: tuple[Recorded, ...]
     microbatches: int
     chunks: int
     split: bool
 
 
-def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list[CompleteStep], dict[int, str]]:
+def complete_steps(
+    ranges: Sequence[Ranges], names: Sequence[int], called: Sequence[int] = ()
+) -> tuple[list[CompleteStep], dict[int, str]]:
     """Return the complete steps of a run, and why others are not, by number (``NOWHERE``: ranges of no step). Linear
     but for sorting.
 
@@ -75,6 +78,7 @@ def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list
     Args:
         ranges: by pipeline rank.
         names: what messages call the ranks.
+        called: what they call the steps, which are counted from 0 then.
     """
     chunks = [_chunks(rank) for rank in ranges]
     numbers = sorted({int(step) for rank in ranges for step in np.unique(rank.step)})
@@ -85,13 +89,15 @@ def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list
             continue
         recorded = tuple(_recorded(rank, chunk, step) for rank, chunk in zip(ranges, chunks, strict=True))
         if any(map(len, recorded)):
-            why = _cut(recorded, names)
+            why, number = _cut(recorded, names), called[step] if called else step
             if why:
-                left_out[step] = why
+                left_out[number] = why
             else:
                 many, pieces = (int(column.max()) + 1 for column in (recorded[0].microbatch, recorded[0].chunk))
                 complete.append(
-                    CompleteStep(step, recorded, many, pieces, any((rank.phase == Pass.W).any() for rank in recorded))
+                    CompleteStep(
+                        step, number, recorded, many, pieces, any((rank.phase == Pass.W).any() for rank in recorded)
+                    )
                 )
     return complete, left_out
 
@@ -142,7 +148,7 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
         if chunks * many > len(rank) or not _once(rank, chunks, many):
             F, B, I, W = (how_many(rank.phase == phase) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))
             return (
-                f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} "
+                f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each microbatch (of {many}) once in {chunks} "
                 "chunk(s)"
             )
         shapes.append((chunks, many))
@@ -208,7 +214,7 @@ class Recognised:
     left_out: dict[int, str]
 
 
-def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None) -> Recognised:
+def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None, numbers: Sequence[int] = ()) -> Recognised:
     """Name the schedule that a run followed. Linear in the ranges, times the handful of schedules.
 
     Only complete steps count (``complete_microbatches``). Of each rank either all chunks or all virtual stages should
@@ -217,9 +223,10 @@ def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None) -> R
     Args:
         ranges: by pipeline rank, 0 .. p - 1.
         ranks: what messages call the ranks.
+        numbers: what they call the steps, which are counted from 0 then.
     """
     names = range(len(ranges)) if ranks is None else ranks
-    steps, left_out = complete_steps(ranges, names)
+    steps, left_out = complete_steps(ranges, names, numbers)
     if not steps:
         why = next(iter(left_out.values()), "there are no forwards and backwards")
         return Recognised(UNKNOWN, len(ranges), 0, 1, "", f"no step is whole: {why}", (), left_out)
@@ -252,12 +259,12 @@ def _nearest(
         if not comparisons:
             kind = "split" if step.split else "full"
             numbers = f"{len(names)} ranks, {step.chunks} chunk(s) a rank and {step.microbatches} microbatches"
-            return "", f"step {step.step}: no schedule with {kind} backwards exists for {numbers}"
+            return "", f"step {step.called}: no schedule with {kind} backwards exists for {numbers}"
         there.append(min(comparisons, key=lambda one: one.distance))
     worst = max(there, key=lambda one: one.distance)
     if worst.distance:
         return worst.candidate.schedule, worst.first_difference(names)
-    named = ", ".join(f"step {one.step.step} is {one.candidate.schedule}" for one in there[:4])
+    named = ", ".join(f"step {one.step.called} is {one.candidate.schedule}" for one in there[:4])
     return there[0].candidate.schedule, f"steps differ: {named}"
 
 
@@ -342,7 +349,7 @@ class Comparison:
         if stage == NOWHERE:
             stage = stage_of(self.candidate.schedule, rank, int(recorded.chunk[found]), len(self.ranks))
         return (
-            f"step {self.step.step}, rank {names[rank]}, position {found} of {len(recorded)}:"
+            f"step {self.step.called}, rank {names[rank]}, position {found} of {len(recorded)}:"
             f" expected {Pass(order.phase[meant]).name} of stage {order.stage[meant]}, microbatch {label},"
             f" found {Pass(recorded.phase[found]).name} of stage {stage}, microbatch {recorded.label[found]}"
         )

@@ -172,7 +172,9 @@ class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule: Annotated[int, figure(text="lost by the schedule itself: equal stages, no transfers")]
     imbalance: Annotated[int, figure(text="added by stages of unequal times")]
-    communication: Annotated[int, figure(text="added by transfers between stages, where nothing else is late")]
+    communication: Annotated[
+        int, figure(text="added by the shortest transfers; exposed_communication is their time as recorded")
+    ]
     rest: Annotated[int, figure(text="added by all else: jitter, host, collectives")]
     measured: Annotated[int, figure(text="all of it")]
 

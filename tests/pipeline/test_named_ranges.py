@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.pipeline.named_ranges import Entries, named_entries
+from graphlink.pipeline.records import Pass
 from tests.build import Host, build_trace
 
 
@@ -38,3 +39,19 @@ def test_ranges_that_cross_others_are_told_where_the_rest_explains_the_run() -> 
     assert [text.rpartition("are left out: ")[2] for text in warnings] == [
         "1, the first is PP:0F2, 0.350 ms after the first row of the host"
     ]
+
+
+def test_layers_of_dualpipe_are_parts_of_the_pair_around_them() -> None:
+    """Two steps of two pairs each, whose forward and backward have two layers: two microbatches, not eight."""
+    names = ("attn(F)", "mlp(B)", "mlp(W)", "mlp(F)", "attn(B)", "attn(W)")
+    rows = [Host(f"ProfilerStep#{step}", 3000 * step, 3000 * step + 2900, annotation=True) for step in (0, 1)]
+    for pair in range(4):
+        at = 100 + 1400 * pair + 200 * (pair // 2)
+        rows.append(Host("1F1B", at, at + 1300, annotation=True))
+        rows += [Host(name, at + 100 * k, at + 100 * k + 90, annotation=True) for k, name in enumerate(2 * names, 1)]
+    entries, _ = found(*rows)
+    assert entries is not None
+    order = list(zip(entries.step.tolist(), entries.microbatch.tolist(), strict=True))
+    assert order == [(step, pair) for step in (0, 1) for pair in (0, 1) for _ in range(12)]
+    assert entries.inferred.all()
+    assert set(entries.phase.tolist()) == {Pass.F, Pass.I, Pass.W}  # W apart: B is the input gradient

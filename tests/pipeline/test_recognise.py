@@ -212,10 +212,19 @@ def test_only_complete_steps_count() -> None:
     assert [step.step for step in found.steps] == [1]
     assert set(found.left_out) == {0, 2}
     assert re.fullmatch(
-        r"rank 0 has \d F, 8 B, 0 I and 0 W: not each of 8 microbatches once in 1 chunk\(s\)", found.left_out[0]
+        r"rank 0 has \d F, 8 B, 0 I and 0 W: not each microbatch \(of 8\) once in 1 chunk\(s\)", found.left_out[0]
     )
     rows = found.steps[0].rows
     assert all((ranges.step[row] == 1).all() for ranges, row in zip(joined(begun, second, ended), rows, strict=True))
+
+
+def test_messages_number_steps_as_the_recording_does() -> None:
+    first, second = (run("1F1B", 4, 8, step=k, from_ns=10_000 * k) for k in range(2))
+    begun = [picked(ranges, ranges.start_ns > 200) for ranges in first]
+    late = [replace(ranges, start_ns=np.where(ranges.microbatch == 6, 0, ranges.start_ns)) for ranges in second]
+    found = recognise(joined(begun, late), numbers=(41, 42))
+    assert set(found.left_out) == {41}
+    assert found.difference.startswith("step 42, rank 0,")
 
 
 def test_without_a_whole_step_nothing_is_said() -> None:
