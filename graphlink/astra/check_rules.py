@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import msgspec
-
+from graphlink.read.document import Written
 from graphlink.records import counted
-from graphlink.version import __version__
 
 ERROR, WARNING = "error", "warning"
 
@@ -373,10 +371,9 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class Judged(Written, frozen=True, kw_only=True):
     """The output of ``graphlink check --json``: a run per prefix, or the one graph by its file's name."""
 
-    graphlink: str = __version__
     runs: dict[str, Judgement]
 
 

@@ -19,7 +19,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra import READERS
 from graphlink.graph.attributes import framed
-from graphlink.version import __version__
+from graphlink.read.document import Written
 
 HOPS: Final = {"Ring": 1, "Switch": 2, "FullyConnected": 1}  # links between neighbours; each costs the latency once
 ENDPOINT_DELAY_NS: Final = (
@@ -133,11 +133,10 @@ def idle_rank() -> bytes:
     return framed([head.SerializeToString(), node.SerializeToString()])
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class Prepared(Written, frozen=True, kw_only=True):
     """The output of ``graphlink astra --json``: which files are ours, what the network was made of, and what is known
     of the run. ``warnings``: of ``graphlink check``."""
 
-    graphlink: str = __version__
     files: list[str]
     network: tuple[Dimension, ...]
     folder: str

@@ -32,11 +32,11 @@ from graphlink.choices import RANKS
 from graphlink.errors import InputError
 from graphlink.model import I64, U8, Bool
 from graphlink.process import die_with_parent
+from graphlink.read.document import Written
 from graphlink.records import Short, first_few, share_word
 from graphlink.replay.lateness import slot_waits
 from graphlink.replay.machines import play
 from graphlink.replay.workload import Work, Workload, measured_ns
-from graphlink.version import __version__
 
 WORDS: Final = (
     "host",
@@ -114,14 +114,13 @@ class SimulatorRun(Short, msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[SimulatedRank]
 
 
-class Simulated(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Simulated(Written, frozen=True, kw_only=True):
     """The output of ``graphlink simulate --json``. ``reader``: ``head`` or ``legacy``; ``slot_wait_ns``: how long nodes
     of the replay stood ready while another node had their slot, added up; ``left_out``: combinations of a sweep beyond
     the most that are run; ``warnings``: what this version does with the graphs other than as recorded, by ``graphlink
     check``.
     """
 
-    graphlink: str = __version__
     folder: str
     simulator: str
     reader: str

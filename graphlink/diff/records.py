@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from graphlink.figures import figure
+from graphlink.read.document import Formatted
 from graphlink.records import Short
-from graphlink.version import __version__
-
-FORMAT: Final = 1
 
 Answer = Literal["better", "the same", "worse", "cannot tell", "do not compare"]
 Tier = Literal["structure", "work", "effect"]
@@ -236,15 +234,13 @@ class FailOn(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class DiffReport(Short, msgspec.Struct, frozen=True, kw_only=True):
+class DiffReport(Formatted, frozen=True, kw_only=True):
     """All that ``graphlink diff`` finds: ``changes`` with causes first, then the figures behind them.
 
     ``path_..._ns``: the critical path over all ranks, or of the only one. ``straggler_...``: evidence, "" where no rank
     stands out.
     """
 
-    graphlink: str = __version__
-    format: int = FORMAT
     before: Side
     after: Side
     comparable: Comparable

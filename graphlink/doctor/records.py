@@ -15,9 +15,9 @@ from typing import Final, get_args
 import msgspec
 
 from graphlink.doctor.kinds import KINDS, Level
+from graphlink.read.document import Formatted
 from graphlink.records import counted
 from graphlink.tables import grouped
-from graphlink.version import __version__
 
 _CLAUSE: Final = "; "
 _FIGURE: Final = re.compile(r"\{(\w+)(?::[^}]*)?\}")
@@ -63,13 +63,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(Formatted, frozen=True, kw_only=True):
     """The findings of ``graphlink doctor``, those that cost most first. ``subject``: what was examined; ``ranks`` of
     it.
     """
 
-    graphlink: str = __version__
-    format: int = 1
     subject: list[str]
     ranks: list[int]
     findings: list[Told]

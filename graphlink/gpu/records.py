@@ -14,11 +14,10 @@ from graphlink.causes import CauseName, Reasons
 from graphlink.figures import figure
 from graphlink.model import I64
 from graphlink.read import document
+from graphlink.read.document import Formatted
 from graphlink.records import Short
-from graphlink.version import __version__
 from graphlink.wings import RowTable
 
-FORMAT: Final = 1
 OverTime = dict[str, Annotated[str, msgspec.Meta(pattern="^[0-9A-Za-z]*$")]]  # a character a bin, as `over_time` says
 
 
@@ -229,11 +228,9 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_ns - self.start_ns
 
 
-class IdleFile(Short, msgspec.Struct, frozen=True, kw_only=True):
+class IdleFile(Formatted, frozen=True, kw_only=True):
     """The file. ``gpu`` and ``steps`` as in ``summary.json``; ``idle`` by device, then time."""
 
-    graphlink: str = __version__
-    format: int = FORMAT
     rank: int
     gpu: list[DeviceTime]
     steps: list[StepTime]

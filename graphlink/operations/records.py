@@ -14,12 +14,11 @@ from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.read import document
+from graphlink.read.document import Formatted
 from graphlink.records import Short, percent
 from graphlink.replay.selection import NodeOperations
-from graphlink.version import __version__
 from graphlink.wings import RowTable
 
-FORMAT: Final = 1
 OTHER_THREADS: Final = "other threads"  # the name of the part of an operation that is theirs
 
 Kind = Literal["op", "range", "launch", "python"]
@@ -231,7 +230,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     means: dict[str, float]
 
 
-class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Operations(Formatted, msgspec.Struct, frozen=True, kw_only=True):
     """The file: the operations of a rank, most device time first, then most host time; sums of their columns are those
     of the rank.
 
@@ -241,8 +240,6 @@ class Operations(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``of_node``: of each node of the graph, in the order of ids, the position of its operation; -1 for none.
     """
 
-    graphlink: str = __version__
-    format: int = FORMAT
     rank: int
     gpus: list[str]
     device_ops: int

@@ -13,10 +13,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.read.document import Formatted
 from graphlink.records import Short
-from graphlink.version import __version__
 
-FORMAT = 1
 Number = int | float
 Sort = Literal["text", "number", "place"]
 
@@ -203,11 +202,9 @@ class Meaning(msgspec.Struct, frozen=True):
     text: str
 
 
-class Page(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Page(Formatted, frozen=True, kw_only=True):
     """A page: ``lead`` are the sentences at its top, ``meanings`` what its figures are."""
 
-    graphlink: str = __version__
-    format: int = FORMAT
     title: str
     about: str
     lead: list[Sentence]

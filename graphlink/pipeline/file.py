@@ -33,14 +33,12 @@ from graphlink.pipeline.records import (
     StepEntry,
 )
 from graphlink.read import document
+from graphlink.read.document import Formatted
 from graphlink.read.kineto_rows import MAX_SPAN_NS
-from graphlink.records import Short
 from graphlink.tables import grouped, nowhere, numbered_texts, sums, take
-from graphlink.version import __version__
 from graphlink.wings import RowTable
 
 NAME: Final = output_names.BUBBLES
-FORMAT: Final = 1
 _MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
 _BLOCK: Final = 1 << 14  # idle intervals that are written at a time
 PhaseName = Literal["F", "B", "I", "W", "OPT"]
@@ -160,11 +158,9 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_ns - self.start_ns
 
 
-class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Bubbles(Formatted, frozen=True, kw_only=True):
     """The file. ``left_out``: ranges and device ops that belong to none, by rank and reason."""
 
-    graphlink: str = __version__
-    format: int = FORMAT
     pipeline: Pipeline
     definition: Definition
     steps: list[StepEntry]

@@ -11,9 +11,23 @@ import msgspec
 from graphlink.errors import InputError
 from graphlink.read.columns import MAX_NS
 from graphlink.read.source import unreadable
+from graphlink.records import Short
+from graphlink.version import __version__
 
 _LONG: Final = re.compile(rb"[0-9]{19}")  # below, a number fits an int64
 T = TypeVar("T")
+
+
+class Written(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """What graphlink writes begins with the version that wrote it."""
+
+    graphlink: str = __version__
+
+
+class Formatted(Written, frozen=True, kw_only=True):
+    """And with the version of its format, where graphlink or others read it again."""
+
+    format: int = 1
 
 
 def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:

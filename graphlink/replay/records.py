@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.read.document import Written
 from graphlink.records import Short
-from graphlink.version import __version__
 
 
 class NodeAt(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -194,14 +194,13 @@ class Capturable(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str = ""
 
 
-class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Listed(Written, msgspec.Struct, frozen=True, kw_only=True):
     """What can be scaled, longest first. ``of``, ``ns``: how many names there are in all, with ``sort`` of that sort,
     and what they take.
 
     ``path_ns``: the length of the critical path; None where the ranks are replayed one by one, or one cannot finish.
     """
 
-    graphlink: str = __version__
     machine: str
     sort: str | None
     path_ns: int | None
@@ -212,10 +211,9 @@ class Listed(Short, msgspec.Struct, frozen=True, kw_only=True):
     cuda_graphs: list[Capturable] = []  # the names with most launches inside
 
 
-class Report(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Report(Written, frozen=True, kw_only=True):
     """``why_alone``: why each rank was replayed alone although no machine was named; absent where that is not so."""
 
-    graphlink: str = __version__
     machine: str
     why_alone: str | UnsetType = UNSET
     runs: list[Run]

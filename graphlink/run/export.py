@@ -20,9 +20,8 @@ from graphlink.choices import FORMATS
 from graphlink.errors import UsageError, bad_value
 from graphlink.output_names import SUMMARY
 from graphlink.publish import HIDDEN, Publication, naming, refuse_others, write_json, writing
-from graphlink.records import Short
+from graphlink.read.document import Written
 from graphlink.run.library import Run
-from graphlink.version import __version__
 from graphlink.wings import declarations
 
 if TYPE_CHECKING:
@@ -66,13 +65,12 @@ class ExportedTable(msgspec.Struct, frozen=True, kw_only=True):
     columns: list[Column]
 
 
-class Exported(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Exported(Written, frozen=True, kw_only=True):
     """The folder of tables, as its ``summary.json`` has it.
 
     ``files``: all in the folder; ``source``: the output folder that they are of; ``ranks``: those in them.
     """
 
-    graphlink: str = __version__
     files: list[str]
     source: str
     format: str

@@ -21,6 +21,7 @@ from graphlink.engine.files import FileState
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph.write_et import COMMUNICATION
 from graphlink.graph_model import Graph
+from graphlink.read.document import Written
 from graphlink.read.heads import at_once
 from graphlink.report import summary
 from graphlink.run import codec
@@ -36,10 +37,9 @@ FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class Manifest(Written, frozen=True, kw_only=True):
     """The record that a finished job of one rank leaves of itself."""
 
-    graphlink: str = __version__
     rank: int
     world_size: int
     recorded_world_size: int | None = None

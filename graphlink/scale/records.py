@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from graphlink.read import document
-from graphlink.records import Lines, Short, Table, counted, first_few, ms
+from graphlink.read.document import Formatted
+from graphlink.records import Lines, Table, counted, first_few, ms
 from graphlink.tables import grouped
-from graphlink.version import __version__
 
 MADE: Final = "graphlink scale"
 _MOST: Final = 16  # recorded ranks that are listed
@@ -74,7 +74,7 @@ class MadePipeline(msgspec.Struct, frozen=True, kw_only=True):
     told_by: str
 
 
-class Scaled(Short, msgspec.Struct, frozen=True, kw_only=True):
+class Scaled(Formatted, frozen=True, kw_only=True):
     """``summary.json`` of graphs that were made from recorded ones, and no recording of their own.
 
     ``made``: by what; ``source``: the folder of the recorded graphs. ``recorded_replayed_ns``: the coupled replay of
@@ -83,8 +83,6 @@ class Scaled(Short, msgspec.Struct, frozen=True, kw_only=True):
     cannot know.
     """
 
-    graphlink: str = __version__
-    format: int = 1
     made: str = MADE
     source: str
     ranks_recorded: int
