@@ -6,7 +6,9 @@ A bug of ours is an ``assert`` or an ordinary exception.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Final
 
 INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, SLOWER, INTERRUPTED, TERMINATED = (
     1,
@@ -16,6 +18,7 @@ INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, SLOWER, INTERRUPTED, TERMINATED 
     130,
     143,
 )  # exit statuses; 0 is done
+log: Final = logging.getLogger("graphlink")  # for warnings and progress, which ``graphlink.cli`` shows
 MOST_CHARACTERS = 400  # of what is reported in a line, not counting the path
 
 

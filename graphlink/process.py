@@ -8,8 +8,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar
 
+TaskT = TypeVar("TaskT")  # what work that is handed to processes is given, and what it returns
+ResultT = TypeVar("ResultT")
 _DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG, sys/prctl.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 

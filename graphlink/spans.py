@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import begins, counted_from, distinct, marked, numbered_values, successive, take
+from graphlink.tables import TableT, begins, counted_from, distinct, marked, numbered_values, successive, take
 
 NEVER: Final = int(np.iinfo(np.int64).min)  # a time before all others
-_Table = TypeVar("_Table", bound=Any)  # a dataclass of columns, ``start_ns`` and ``end_ns`` among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
 
 
-def within(spans: _Table, start_ns: int, end_ns: int) -> _Table:
+def within(spans: TableT, start_ns: int, end_ns: int) -> TableT:
     """Return the parts of disjoint ascending ``spans``, rows of any record, between two moments. O(log n), and what is
     there.
     """
@@ -114,7 +113,7 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     return Pieces(low[new], high[last], of[new], by[new])
 
 
-def cut_rows(table: _Table, start_ns: I64, end_ns: I64) -> tuple[_Table, I64]:
+def cut_rows(table: TableT, start_ns: I64, end_ns: I64) -> tuple[TableT, I64]:
     """Cut the rows of a record of disjoint spans where the intervals begin and end, and return the interval that covers
     each, as ``cut`` does.
     """
@@ -123,7 +122,7 @@ def cut_rows(table: _Table, start_ns: I64, end_ns: I64) -> tuple[_Table, I64]:
     return replace(take(table, order[pieces.of]), start_ns=pieces.start_ns, end_ns=pieces.end_ns), pieces.by
 
 
-def shared_out(table: _Table, covers: Iterable[Spans]) -> Iterator[tuple[_Table, I64]]:
+def shared_out(table: TableT, covers: Iterable[Spans]) -> Iterator[tuple[TableT, I64]]:
     """Yield, for each of ``covers``, what its spans cover of the rows that those before left, and the span that does;
     last what none covers, with ``NOWHERE``.
     """

@@ -14,12 +14,12 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommTable
 Positions = NDArray[np.signedinteger]
 MOST: Final = np.iinfo(np.int64).max
 _Key = TypeVar("_Key", bound=Hashable)
-_Value = TypeVar("_Value")
-_Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
+ValueT = TypeVar("ValueT")
+TableT = TypeVar("TableT", bound=Any)  # a dataclass of columns
 _Rows = TypeVar("_Rows", bound=Any)  # a column of positions
 
 
-def take(table: _Table, rows: Positions | Bool) -> _Table:
+def take(table: TableT, rows: Positions | Bool) -> TableT:
     """Return the rows of a record of columns, in the order of ``rows``: positions, or a mask.
 
     Communication goes with its rows; what is no column stays as it is. Of a mask that marks all rows the table itself.
@@ -27,7 +27,7 @@ def take(table: _Table, rows: Positions | Bool) -> _Table:
     return table if rows.dtype == np.bool_ and rows.all() else take_as(table, rows, type(table))
 
 
-def take_as(table: Any, rows: Positions | Bool, kind: type[_Table]) -> _Table:
+def take_as(table: Any, rows: Positions | Bool, kind: type[TableT]) -> TableT:
     """Return rows as ``take`` does, as a ``kind`` of record that has some of the table's columns."""
     values: dict[str, Any] = {f.name: getattr(table, f.name) for f in fields(kind)}
     count = next(len(value) for value in values.values() if isinstance(value, np.ndarray))
@@ -36,11 +36,11 @@ def take_as(table: Any, rows: Positions | Bool, kind: type[_Table]) -> _Table:
             values[name] = value[rows]
         elif isinstance(value, CommTable):
             values[name] = take_comms(value, rows, count)
-    taken: _Table = kind(**values)
+    taken: TableT = kind(**values)
     return taken
 
 
-def concat(*tables: _Table) -> _Table:
+def concat(*tables: TableT) -> TableT:
     """Return the rows of one or more records, one behind the other; what is no column is that of the first."""
     names = [f.name for f in fields(tables[0]) if isinstance(getattr(tables[0], f.name), np.ndarray)]
     return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
@@ -283,9 +283,9 @@ def nearest(values: I64, among: I64) -> I64:
     return after - (values - among[after - 1] <= among[after] - values)
 
 
-def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+def grouped(pairs: Iterable[tuple[_Key, ValueT]]) -> dict[_Key, list[ValueT]]:
     """Return of each key its values, both in the order in which they first come. Linear."""
-    out: dict[_Key, list[_Value]] = {}
+    out: dict[_Key, list[ValueT]] = {}
     for key, value in pairs:
         out.setdefault(key, []).append(value)
     return out

@@ -1,6 +1,6 @@
 """The wings: features that are a folder and a line each. The core loops over them and names none.
 
-``WINGS`` is the one place that knows which there are. The folder of a wing has a module ``wing`` whose ``WING`` says
+``WINGS`` is the one place that knows which there are. The folder of a wing has a module ``wing`` whose ``Hooks`` say
 what the wing adds, by overriding the hooks of ``Wing``; it imports the rest of its folder inside them. So nothing of a
 wing is loaded before it is used, and a wing whose line and folder are gone is gone, and all else runs.
 docs/architecture.md shows what each hook is asked for, and when.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     _Options = ArgumentParser | _ArgumentGroup
 
 
-_Record = TypeVar("_Record")
+RecordT = TypeVar("RecordT")
 
 
 class Parts(dict[str, Any]):
@@ -377,7 +377,7 @@ WINGS: Final = (  # in the order that runs: what one makes of a rank may be read
 @cache
 def wing(folder: str) -> Wing:
     """Return the hooks of a wing, which is loaded for it."""
-    return cast("Wing", import_module(f"graphlink.{folder}.wing").WING)
+    return cast("Wing", import_module(f"graphlink.{folder}.wing").Hooks())
 
 
 def each() -> Iterator[tuple[str, Wing]]:
@@ -386,7 +386,7 @@ def each() -> Iterator[tuple[str, Wing]]:
         yield folder, wing(folder)
 
 
-def with_fields(core: type[_Record]) -> type[_Record]:
+def with_fields(core: type[RecordT]) -> type[RecordT]:
     """Return a record of ``summary.json`` with the fields that wings add to it, each in its place."""
     import msgspec  # not above: the help of the command needs none
 
@@ -402,7 +402,7 @@ def with_fields(core: type[_Record]) -> type[_Record]:
         core.__name__, fields, bases=core.__bases__, module=core.__module__, frozen=True, kw_only=True
     )
     made.__doc__ = core.__doc__
-    return cast("type[_Record]", made)
+    return cast("type[RecordT]", made)
 
 
 def over_ranks(rows: Mapping[int, Parts], aligned: Aligned | None = None) -> Parts:

@@ -17,7 +17,7 @@ FEW_NODES: Final = 50_000  # of a run that is replayed for each advice on its fi
 MOST_NODES: Final = 200_000  # that are replayed for the advice about its main fact alone
 
 
-class _Advice(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             70,
@@ -60,6 +60,3 @@ class _Advice(Wing):
         from graphlink.advice.advise import of_page
 
         return of_page(reading) if reading.work is not None else None
-
-
-WING = _Advice()

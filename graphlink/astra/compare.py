@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from graphlink.astra.ranks import judge
 from graphlink.astra.rules import RankFile as Judged
-from graphlink.errors import InputError
+from graphlink.errors import InputError, log
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph, NodeType
 from graphlink.ranks.summary import Compared
@@ -20,8 +18,6 @@ from graphlink.replay.machines import error_pct, play_ideal
 from graphlink.replay.workload import workload
 from graphlink.run.discover.standins import MOST_GRAPHS
 from graphlink.tables import in_order, tuples
-
-log: Final = logging.getLogger("graphlink")
 
 
 def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compared], list[str]]:

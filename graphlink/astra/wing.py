@@ -8,7 +8,7 @@ from pathlib import Path
 from graphlink.wings import Made, Verb, Wing
 
 
-class _Astra(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             130,
@@ -42,6 +42,3 @@ class _Astra(Wing):
 
         compared, warnings = compare(found, own)
         return Made({"compared": compared}, tuple(warnings))
-
-
-WING = _Astra()

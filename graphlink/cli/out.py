@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
-from graphlink.errors import OutputError, UsageError
+from graphlink.errors import OutputError, UsageError, log
 from graphlink.records import Table, plain, visible
 
 if TYPE_CHECKING:
@@ -328,7 +328,6 @@ class _OneLine(logging.Handler):
 @contextlib.contextmanager
 def reporting(*, quiet: bool, verbose: bool) -> Iterator[None]:
     """Send the log of ``graphlink`` to stderr as the options say, for as long as the job runs."""
-    log = logging.getLogger("graphlink")
     handler: logging.Handler
     if verbose:
         handler, level = logging.StreamHandler(sys.stderr), logging.INFO

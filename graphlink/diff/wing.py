@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphlink.wings import Verb, Wing
 
 
-class _Diff(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             90,
@@ -18,6 +18,3 @@ class _Diff(Wing):
     )
     answers = {"diff": "compare:compare"}
     schemas = {"diff": "records:DiffReport"}
-
-
-WING = _Diff()

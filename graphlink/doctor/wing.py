@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphlink.wings import Verb, Wing
 
 
-class _Doctor(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             140,
@@ -17,6 +17,3 @@ class _Doctor(Wing):
         ),
     )
     schemas = {"doctor": "records:Diagnosis"}
-
-
-WING = _Doctor()

@@ -14,16 +14,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.engine.memory import workers
-from graphlink.process import die_with_parent, give_back
+from graphlink.process import ResultT, TaskT, die_with_parent, give_back
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result")
 LARGE_BYTES: Final = 20_000_000  # of files once unpacked: reading them takes several times as long as to fork
 
 
@@ -34,7 +32,7 @@ def may_fork(estimates_bytes: Sequence[int], jobs: int | None) -> bool:
 
 
 @contextlib.contextmanager
-def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[], _Result]]:
+def beside(work: Callable[[], ResultT], *, forked: bool) -> Iterator[Callable[[], ResultT]]:
     """Do ``work`` in a forked process while the block runs; what is yielded waits for it and returns what it returned.
 
     Not ``forked``: it is done here, when it is first asked for. Leaving the block without having asked ends the
@@ -63,8 +61,8 @@ def beside(work: Callable[[], _Result], *, forked: bool) -> Iterator[Callable[[]
 
 
 def side_by_side(
-    work: Callable[[_Given], _Result], tasks: Sequence[_Given], estimates_bytes: Sequence[int]
-) -> list[_Result]:
+    work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], estimates_bytes: Sequence[int]
+) -> list[ResultT]:
     """Return ``work`` of every task, in their order. Some are done in forked processes, one for each further core that
     is there. ``estimates_bytes``: memory that each task may need.
 
@@ -73,7 +71,7 @@ def side_by_side(
     """
     count = workers(estimates_bytes, None) if may_fork(estimates_bytes, None) else 1
     parts = [functools.partial(_each, work, tasks[k::count]) for k in range(count)]
-    outcomes: dict[int, _Result | Exception] = {}
+    outcomes: dict[int, ResultT | Exception] = {}
     with contextlib.ExitStack() as stack:
         asked = [stack.enter_context(beside(part, forked=k > 0)) for k, part in enumerate(parts)]
         for k, part in enumerate(asked):
@@ -87,9 +85,9 @@ def side_by_side(
     return results
 
 
-def _each(work: Callable[[_Given], _Result], tasks: Sequence[_Given]) -> list[_Result | Exception]:
+def _each(work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]) -> list[ResultT | Exception]:
     """Return the results, up to the first error, which is the last then."""
-    outcomes: list[_Result | Exception] = []
+    outcomes: list[ResultT | Exception] = []
     for task in tasks:
         try:
             outcomes.append(work(task))

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from graphlink.choices import CHOICES
 from graphlink.engine.memory import workers
-from graphlink.errors import GraphlinkError, InputError
-
-log: Final = logging.getLogger("graphlink")
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result")
+from graphlink.errors import GraphlinkError, InputError, log
+from graphlink.process import ResultT, TaskT
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +54,13 @@ def naming_limits(recording: str) -> Iterator[None]:
 
 
 def run_all(
-    work: Callable[[_Given], _Result],
-    tasks: Sequence[_Given],
+    work: Callable[[TaskT], ResultT],
+    tasks: Sequence[TaskT],
     names: Sequence[str],
     runs_on: RunsOn,
     estimates_bytes: Sequence[int],
     what: str = "ranks",
-) -> list[_Result | GraphlinkError]:
+) -> list[ResultT | GraphlinkError]:
     """Return ``work`` of every task, or the error with which it failed, in the order of ``tasks``.
 
     ``names``: of their recordings, for messages; ``estimates_bytes``: the memory that each may need.
@@ -91,9 +87,9 @@ def run_all(
     ]
 
 
-def succeeded(outcomes: Sequence[_Result | GraphlinkError]) -> list[_Result]:
+def succeeded(outcomes: Sequence[ResultT | GraphlinkError]) -> list[ResultT]:
     """Return the results of tasks, or raise the error of the first one that failed."""
-    results: list[_Result] = []
+    results: list[ResultT] = []
     for outcome in outcomes:
         if isinstance(outcome, GraphlinkError):
             raise outcome
@@ -101,7 +97,7 @@ def succeeded(outcomes: Sequence[_Result | GraphlinkError]) -> list[_Result]:
     return results
 
 
-def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | GraphlinkError:
+def _attempt(work: Callable[[TaskT], ResultT], named: tuple[str, TaskT]) -> ResultT | GraphlinkError:
     name, task = named
     try:
         with naming_limits(name):

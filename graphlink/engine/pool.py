@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final
 
-from graphlink.process import die_with_parent
+from graphlink.process import ResultT, TaskT, die_with_parent
 
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result")
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
@@ -37,8 +35,8 @@ class Lost:
 
 
 def run_all(
-    work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None]
-) -> list[_Result | Lost]:
+    work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], at_once: int, done: Callable[[int], None]
+) -> list[ResultT | Lost]:
     """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are
     finished.
 
@@ -51,7 +49,7 @@ def run_all(
         only = work(tasks[0])
         done(1)
         return [only]
-    finished: dict[int, _Result | Lost] = {}
+    finished: dict[int, ResultT | Lost] = {}
     everything = range(len(tasks))
     tries: list[Sequence[int]] = [everything]  # and then each task whose process died
     for numbers in tries:
@@ -68,7 +66,7 @@ def run_all(
 class _Worker:
     """A process that works on one task after the other. ``task``: the number of the one that it has now, or None."""
 
-    def __init__(self, work: Callable[[_Given], _Result]):
+    def __init__(self, work: Callable[[TaskT], ResultT]):
         self.task: int | None = None
         self._work = work
         self.pipe, self._theirs = _SPAWN.Pipe()
@@ -95,8 +93,8 @@ class _Worker:
 
 
 def _outcomes(
-    work: Callable[[_Given], _Result], tasks: Sequence[_Given], numbers: Sequence[int], at_once: int
-) -> Generator[tuple[int, _Result | Lost], None, None]:
+    work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], numbers: Sequence[int], at_once: int
+) -> Generator[tuple[int, ResultT | Lost], None, None]:
     """Yield number and outcome of those tasks, as they come; no worker is left when it ends or is closed."""
     waiting = list(reversed(numbers))
     crew: list[_Worker] = []

@@ -16,24 +16,23 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from graphlink.engine.pool import Lost
 from graphlink.errors import InputError, UsageError
+from graphlink.process import ResultT, TaskT
 
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result")
 RETRIES: Final = 4  # of a task whose worker or node went away
 CONNECT_S: Final = 10  # for an answer from RAY_ADDRESS
 
 
 def run_all_on_ray(
-    work: Callable[[_Given], _Result],
-    tasks: Sequence[_Given],
+    work: Callable[[TaskT], ResultT],
+    tasks: Sequence[TaskT],
     at_once: int | None,
     done: Callable[[int], None],
     estimates_bytes: Sequence[int],
-) -> list[_Result | Lost]:
+) -> list[ResultT | Lost]:
     """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are
     finished.
 
@@ -59,7 +58,7 @@ def run_all_on_ray(
         function, task = pickle.loads(packed)
         return function(task)
 
-    finished: dict[int, _Result | Lost] = {}
+    finished: dict[int, ResultT | Lost] = {}
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), session() as ray:
         remote = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=False)(job)
         most = max((int(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]), default=0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
+from graphlink.errors import log
 from graphlink.records import first_few
 from graphlink.wings import RankPart, Telling, Verb, Wing
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from graphlink.page.found import Reading
     from graphlink.run.records import RankWork
 
-log: Final = logging.getLogger("graphlink")
 _FEW: Final = 8  # outliers that are named
 
 
-class _GpuTime(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             60,
@@ -117,6 +116,3 @@ class _GpuTime(Wing):
         from graphlink.gpu.table import telling
 
         return telling(ranks)
-
-
-WING = _GpuTime()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphlink.run.records import RunResult
 
 
-class _Logs(Wing):
+class Hooks(Wing):
     fields = {"Summary": "records:FIELDS"}
 
     def recorded(self, recordings: Recordings) -> Any:
@@ -60,6 +60,3 @@ class _Logs(Wing):
         refuse_urls(logs)
         if logs and arguments.rank_job:
             raise UsageError("--nvidia-smi and --megatron-log are for the summary of a run, and --rank-job makes none")
-
-
-WING = _Logs()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphlink.wings import Verb, Wing
 
 
-class _Mcp(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             190,
@@ -15,6 +15,3 @@ class _Mcp(Wing):
             "mcp.verb_mcp:mcp",
         ),
     )
-
-
-WING = _Mcp()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from graphlink.errors import log
 from graphlink.wings import Columns, Made, RankPart, SideFile, Wing
 
 if TYPE_CHECKING:
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from graphlink.run.options import Inputs
     from graphlink.run.records import GraphedRank, Joined, PreparedRank, RankWork
 
-log: Final = logging.getLogger("graphlink")
 _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)
 
 
-class _Nccl(Wing):
+class Hooks(Wing):
     stored = ("summary:SideFiles",)
     fields = {"Rank": "summary:RANK_FIELDS", "Run": "summary:RUN_FIELDS"}
 
@@ -157,6 +156,3 @@ class _Nccl(Wing):
             yield from dump_lacking(dump)
             if alone:
                 yield Finding("nccl-alone", figures={"calls": len(dump.calls.seq)}, files=(dump.path,))
-
-
-WING = _Nccl()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphlink.run.records import Joined, PreparedRank, RankWork
 
 
-class _Operations(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             80,
@@ -63,6 +63,3 @@ class _Operations(Wing):
 
         ranks = sorted({*reading.told, *reading.graphs})
         return {rank: reading.of_rank(rank, reading.folder / output_names.operations(rank), load) for rank in ranks}
-
-
-WING = _Operations()

@@ -8,7 +8,7 @@ from typing import Any
 from graphlink.wings import Verb, Wing
 
 
-class _Page(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             100,
@@ -23,6 +23,3 @@ class _Page(Wing):
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
         return [(40, "report {}", "write all of it on one page for the browser")]
-
-
-WING = _Page()

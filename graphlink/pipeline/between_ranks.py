@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.ranks.records import Matches, RankComms
-from graphlink.tables import begins, codes, how_many, least, marked, spread, take, turns, values_at
+from graphlink.tables import TableT, begins, codes, how_many, least, marked, spread, take, turns, values_at
 
 if TYPE_CHECKING:
     from graphlink.pipeline.stages import Pipes
 
 TOLERANCE_NS: Final = 2_000  # of recordings in whole us
-_Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
 
 
 def of_rows(ops: CommOps, count: int, *, on_host: bool) -> I32:
@@ -101,7 +100,7 @@ def matched(runs: Sequence[StageRun]) -> tuple[PeerExchanges, ...]:
     return _by_run(PeerExchanges(transfer, spread(len(start), side, late_rank), late_from, known), sizes)
 
 
-def _by_run(table: _Table, sizes: Sequence[int]) -> tuple[_Table, ...]:
+def _by_run(table: TableT, sizes: Sequence[int]) -> tuple[TableT, ...]:
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     return tuple(take(table, of_run) for of_run in rows)
 

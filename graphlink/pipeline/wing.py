@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from graphlink.engine.files import refuse_urls
-from graphlink.errors import UsageError
+from graphlink.errors import UsageError, log
 from graphlink.records import counted
 from graphlink.wings import Blocks, Columns, Made, Verb, Wing
 
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
     from graphlink.run.options import Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RunResult
 
-log: Final = logging.getLogger("graphlink")
 
-
-class _Pipeline(Wing):
+class Hooks(Wing):
     stored = ("stagerun:Staged", "records:StageRun", "outputs:RankPipeline")
     verbs = (
         Verb(
@@ -191,6 +188,3 @@ class _Pipeline(Wing):
 
     def about(self, summary: Any) -> str:
         return f"{counted(summary.pipeline.stages, 'stage')} of a pipeline, from logs" if summary.pipeline else ""
-
-
-WING = _Pipeline()

@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from graphlink.errors import InputError
+from graphlink.process import ResultT, TaskT
 from graphlink.read import kinds
 from graphlink.read.columns import MARK, MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import GROUP_INIT, RECORD_OP, collective, count_or_none, job_of, process_groups, rank_or_none
@@ -42,8 +43,6 @@ _OF_OWN_RANK: Final = frozenset({
     "barrier",
 })  # fmt: skip
 _READERS: Final = 16  # files at a time: headers are short, what costs is opening files on a network
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ def _own_rank(values: list[Any]) -> int | None:
     return comm.rank if from_zero and comm.rank in comm.ranks else None
 
 
-def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
+def at_once(work: Callable[[TaskT], ResultT], given: Sequence[TaskT]) -> list[ResultT]:
     """Return ``work`` of each, in this order, in threads: for what waits for file systems."""
     if len(given) < 2:
         return list(map(work, given))

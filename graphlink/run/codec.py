@@ -17,7 +17,7 @@ import types
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -29,7 +29,7 @@ from graphlink.model import CommTable, Linked
 from graphlink.ranks.records import RankComms
 from graphlink.tables import numbered_texts
 from graphlink.version import __version__
-from graphlink.wings import Parts, stored_type
+from graphlink.wings import Parts, RecordT, stored_type
 
 _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
@@ -47,7 +47,6 @@ _TABLE: Final[dict[type, dict[str, int]]] = {
     RankComms: {"overhead_start_ns": 1, "overhead_end_ns": 1},
 }
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=os.fspath)
-_Record = TypeVar("_Record")
 
 
 def dump(record: object, write: Callable[[Any], object]) -> None:
@@ -58,7 +57,7 @@ def dump(record: object, write: Callable[[Any], object]) -> None:
     write(_CRC.pack(writer.crc))
 
 
-def load(file: BinaryIO, kind: type[_Record], name: str | Path, todo: str) -> _Record:
+def load(file: BinaryIO, kind: type[RecordT], name: str | Path, todo: str) -> RecordT:
     """Read what ``dump`` wrote of a record of this kind. ``name`` and ``todo`` are for messages. Memory is that of the
     record.
 
@@ -74,11 +73,11 @@ def load(file: BinaryIO, kind: type[_Record], name: str | Path, todo: str) -> _R
         ) from None
 
 
-def _whole(file: _Reader, kind: type[_Record]) -> _Record:
+def _whole(file: _Reader, kind: type[RecordT]) -> RecordT:
     first = _first_line(kind)
     if file.read(len(first)).tobytes() != first:
         raise ValueError("it does not begin as it should")
-    value: _Record = _take(file, kind)
+    value: RecordT = _take(file, kind)
     checked = file.crc
     if file.read(_CRC.size).tobytes() != _CRC.pack(checked) or file.left:
         raise ValueError("its checksum is another")

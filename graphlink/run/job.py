@@ -7,7 +7,6 @@ the run have said what they have in common (``Joined``). ``run_rank`` is both fo
 from __future__ import annotations
 
 import functools
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +21,7 @@ from graphlink.choices import ASTRA_SIM, FOLDED
 from graphlink.depend.build import build
 from graphlink.engine.beside import LARGE_BYTES, beside, may_fork
 from graphlink.engine.memory import estimate_bytes
-from graphlink.errors import GraphlinkError, InputError
+from graphlink.errors import GraphlinkError, InputError, log
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file, target, write_et
 from graphlink.graph.critical import ShareNs
@@ -53,7 +52,6 @@ from graphlink.wings import Parts, each, of_rank, over_ranks, wing
 
 MOST_ERROR_PCT: Final = 1.0  # of a replay of the recording itself
 _MOST_BESIDE: Final = 4_000_000  # nodes: with a writer beside it about 3.2 GB, scaled from 10 million events
-log: Final = logging.getLogger("graphlink")
 
 
 def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 1) -> RunResult:

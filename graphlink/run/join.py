@@ -4,15 +4,13 @@ rows only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from msgspec import structs
 
-from graphlink.errors import InputError
+from graphlink.errors import InputError, log
 from graphlink.graph_model import Column
 from graphlink.model import EMPTY, I64, NOWHERE, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
@@ -28,8 +26,6 @@ from graphlink.records import first_few
 from graphlink.run.records import Aligned, Joined, RankRows
 from graphlink.tables import how_many, parted, spread
 from graphlink.wings import Parts, of_rank, over_ranks
-
-log: Final = logging.getLogger("graphlink")
 
 
 @dataclass(frozen=True, slots=True)

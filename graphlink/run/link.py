@@ -5,19 +5,18 @@ jobs and joining.
 from __future__ import annotations
 
 import contextlib
-import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.engine.files import is_url
-from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError, SeveralRanks
+from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError, SeveralRanks, log
 from graphlink.records import first_absent
 from graphlink.report import summary
 from graphlink.run import job
@@ -31,8 +30,6 @@ from graphlink.run.records import RunResult
 from graphlink.run.state import Stored, all_found
 from graphlink.version import __version__
 from graphlink.wings import Parts, each
-
-log: Final = logging.getLogger("graphlink")
 
 
 class Made(msgspec.Struct, frozen=True):

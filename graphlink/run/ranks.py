@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from graphlink import output_names, publish
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
-from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
+from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, log
+from graphlink.process import ResultT
 from graphlink.ranks import summary
 from graphlink.ranks.columns import rank_comms
 from graphlink.read.heads import at_once
@@ -32,10 +32,8 @@ from graphlink.run.records import Joined, PreparedRank, RankRows, RunResult
 from graphlink.run.state import Result, Stored
 from graphlink.wings import each
 
-log: Final = logging.getLogger("graphlink")
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
 _FLAGS: Final = {"gap_ns": "gap-us", "range_rules": "range-rule"}  # of options that are named otherwise
-_Result = TypeVar("_Result")
 
 
 class SomeRanksFailed(GraphlinkError):
@@ -201,8 +199,8 @@ def options_of(stored: Sequence[Stored], joining: Options) -> Options:
 
 
 def good(
-    outcomes: Sequence[_Result | GraphlinkError], what: str = "ranks", *, partial: bool = False, kept: str | None = None
-) -> list[_Result]:
+    outcomes: Sequence[ResultT | GraphlinkError], what: str = "ranks", *, partial: bool = False, kept: str | None = None
+) -> list[ResultT]:
     """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are
     kept.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import logging
 from dataclasses import replace
 from typing import Final
 
 from graphlink.engine.beside import LARGE_BYTES, beside
 from graphlink.engine.memory import unpacked_bytes
-from graphlink.errors import InputError
+from graphlink.errors import InputError, log
 from graphlink.linking.clocks import on_host_clock
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
@@ -26,7 +25,6 @@ from graphlink.run.records import LinkedRank
 from graphlink.wings import Parts, each, wing
 
 _LARGE_BLOCK: Final = 1 << 18  # 1 MB takes a third longer in two processes that read side by side and share a cache
-log: Final = logging.getLogger("graphlink")
 
 
 def link_rank(

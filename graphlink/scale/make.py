@@ -4,7 +4,6 @@ a time.
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 
 from graphlink import output_names
 from graphlink.engine.engines import RunsOn, run_all, session, succeeded
-from graphlink.errors import InputError, OutputError, UsageError
+from graphlink.errors import InputError, OutputError, UsageError, log
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import SCHEMA_VERSION, Graph, Metadata, NodeType
 from graphlink.linking.commtypes import CollectiveType
@@ -49,7 +48,6 @@ _OFF: Final = 0.05
 _OWN_BYTES: Final = 150_000_000  # of a process that writes copies
 _WRITTEN: Final = 0.5  # of the time in which a graph is read, a copy of it is written
 _WHILE_S: Final = 60  # from which on it is said how long it will take
-log: Final = logging.getLogger("graphlink")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from graphlink.wings import Shown, Verb, Wing
 
 
-class _Scale(Wing):
+class Hooks(Wing):
     verbs = (
         Verb(
             160,
@@ -29,6 +29,3 @@ class _Scale(Wing):
 
         scaled = load(folder / SUMMARY)
         return Shown(scaled, table(scaled, name))
-
-
-WING = _Scale()

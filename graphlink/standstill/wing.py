@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphlink.run.records import GraphedRank, RankWork
 
 
-class _Standstill(Wing):
+class Hooks(Wing):
     fields = {"Rank": "standstill:FIELDS"}
     lead = {"trust": "page:trust"}
     parts_of = {"recording": "page:recording_parts"}
@@ -40,6 +40,3 @@ class _Standstill(Wing):
         from graphlink.standstill.lacking import standing_lacking
 
         return standing_lacking(built, rank.linked, rank.comm)
-
-
-WING = _Standstill()

@@ -18,7 +18,6 @@ from graphlink.advice.kinds import candidates
 from graphlink.advice.outputs import Outputs
 from graphlink.advice.records import Advice, AdviceReport
 from graphlink.advice.table import advice_table, first_lines
-from graphlink.advice.wing import WING
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
@@ -31,6 +30,7 @@ from graphlink.replay.band import BOUND
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.records import Band
 from graphlink.replay.workload import workload
+from graphlink.wings import wing
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
 from tests.simulator import Api, Call, Program, Thread, Work, run, write_kineto
@@ -267,7 +267,7 @@ def test_the_first_screen_of_a_large_run_says_why_it_has_no_gain(
     made = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none"))
     nodes = made.summary.ranks[0].graph_nodes
     monkeypatch.setattr("graphlink.advice.wing.MOST_NODES", nodes - 1)
-    text = "\n".join(map(str, WING.first(made.summary, "a b")))
+    text = "\n".join(map(str, wing("advice").first(made.summary, "a b")))
     assert f"no more than {nodes - 1:,} nodes: there are {nodes:,}" in text and "graphlink advice 'a b'" in text
 
 
@@ -276,7 +276,7 @@ def test_of_a_larger_run_the_first_screen_replays_what_the_main_fact_is_about(
 ) -> None:
     report(program(load=2000), tmp_path)
     monkeypatch.setattr("graphlink.advice.wing.FEW_NODES", 5)
-    _, table, *commands = WING.first(graphlink.open(tmp_path / "out").summary, str(tmp_path / "out"))
+    _, table, *commands = wing("advice").first(graphlink.open(tmp_path / "out").summary, str(tmp_path / "out"))
     assert not isinstance(table, str) and [row[0] for row in table.rows][:2] == ["saves", "do"]
     assert table.rows[0][1].endswith("the run waits for its data") and "--dataloader-workers 8" in str(commands)
     assert "tries all other changes, too" in str(commands)

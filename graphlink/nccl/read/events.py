@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
 from graphlink.spans import Spans, holding
-from graphlink.tables import MOST, in_order, numbered_rows, spread, successive, tuples
+from graphlink.tables import MOST, ValueT, in_order, numbered_rows, spread, successive, tuples
 
 BLOCK_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 1 << 20  # of a line
@@ -47,7 +47,6 @@ _BEGIN, _END, _OTHER = range(3)
 _PHASES: Final = {"b": _BEGIN, "e": _END}
 
 Columns = dict[str, NDArray[Any]]
-_Value = TypeVar("_Value")
 
 
 class PluginArgs(msgspec.Struct, gc=False, rename="pascal"):
@@ -157,13 +156,13 @@ def _event(line: bytes) -> PluginEvent | None:
     return _decoded(_EVENT, _bare(line.removeprefix(b"[")))
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
+def _decoded(decoder: msgspec.json.Decoder[ValueT], text: bytes) -> ValueT | None:
     """Decode ``text``, if need be with quotes around what C printed bare; None where it is still no JSON."""
     value = decoded(decoder, text)
     return decoded(decoder, _UNQUOTED.sub(rb': "\1"', text)) if value is None else value
 
 
-def decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
+def decoded(decoder: msgspec.json.Decoder[ValueT], text: bytes) -> ValueT | None:
     """Decode ``text``; None where it is none of what the decoder reads."""
     with suppress(*_DAMAGED):
         return decoder.decode(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from graphlink.errors import InputError
+from graphlink.errors import InputError, log
 from graphlink.nccl.read.events import decoded
 from graphlink.nccl.read.flight_recorder import read_flight_recorder
 from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicator_of, read_inspector
@@ -42,8 +41,6 @@ _HEADER: Final = re.compile(rb'"header"\s*:\s*(\{[^{}]{0,1000}\})')
 _HEADERS: Final = msgspec.json.Decoder(Header)
 _METADATAS: Final = msgspec.json.Decoder(InspectorMetadata)
 _METADATA: Final = re.compile(rb'"metadata"\s*:\s*(\{[^{}]{0,2000}\})')
-
-log: Final = logging.getLogger("graphlink")
 
 
 def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:

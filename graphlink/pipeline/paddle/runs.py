@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from graphlink import spans
-from graphlink.errors import InputError, UsageError
+from graphlink.errors import InputError, UsageError, log
 from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.model import EMPTY, I64, NOWHERE, CommOps
 from graphlink.pipeline.analyse import analyse
@@ -24,7 +23,6 @@ from graphlink.read.columns import Parts
 from graphlink.records import first_few
 from graphlink.tables import codes, how_many, largest, sums, take
 
-log: Final = logging.getLogger("graphlink")
 LOWER_BOUND: Final = (
     "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; "
     "communication, host and their causes are unknown"

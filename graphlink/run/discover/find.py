@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import InputError, SeveralRanks, UsageError
+from graphlink.errors import InputError, SeveralRanks, UsageError, log
 from graphlink.model import Trace
 from graphlink.read.merged import read_merged
 from graphlink.records import like_it
@@ -29,7 +28,6 @@ from graphlink.wings import each
 if TYPE_CHECKING:
     from graphlink.read.nsys.places import Contents
 
-log: Final = logging.getLogger("graphlink")
 _NAMED_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)  # of an nsys export
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import logging
 import os
 import re
 import shlex
@@ -14,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from graphlink.errors import InputError, UsageError
+from graphlink.errors import InputError, UsageError, log
 from graphlink.output_names import SUMMARY
 from graphlink.read import kinds
 from graphlink.read.heads import Head, looks_like, read_head, read_heads
@@ -24,8 +23,6 @@ from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import rank_of
 from graphlink.wings import SideFile, any_of, side_file
-
-log: Final = logging.getLogger("graphlink")
 
 _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
 
