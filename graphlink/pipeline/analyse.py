@@ -84,9 +84,9 @@ def _passes_on(recorded: Pipes) -> bool:
 
 def _exchanges_messages(run: StageRun) -> bool:
     exchanges = run.exchanges
-    both_ways = ["SENDRECV" in name.upper().replace("_", "") for name in exchanges.names]  # parameters unknown
+    messages = ["SEND" in name.upper() or "RECV" in name.upper() for name in exchanges.names]  # parameters unknown
     sends_or_receives = np.isin(exchanges.kind, (CommKind.SEND, CommKind.RECV))
-    return bool(sends_or_receives.any() or np.array(both_ways, np.bool_)[exchanges.name].any())
+    return bool(sends_or_receives.any() or np.array(messages, np.bool_)[exchanges.name].any())
 
 
 def _rules(run: StageRun) -> list[str]:

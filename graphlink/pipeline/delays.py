@@ -35,7 +35,7 @@ from graphlink.pipeline.records import Delays, Pass
 from graphlink.pipeline.work import Worked
 from graphlink.spans import NEVER, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
-from graphlink.tables import begins, concat, least, nowhere, spread, take, tuples, values_at
+from graphlink.tables import begins, concat, least, nowhere, spread, take, take_as, tuples, values_at
 
 # what blocks a host, in the order in which it counts; waits come after these
 _FIRST_REASONS: Final = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
@@ -59,7 +59,7 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, re
     launches = texts.of_names(linked.trace.calls.name[delayed.call[last]], strings, "{} came late")
     by_host = _by_reason(Spans(delayed.start_ns[first], delayed.end_ns[last]), launches, reasons)
     by_device = _by_device(linked, take(segments, ~launched_late), exchange[~launched_late], texts)
-    return replace(_with_exchanges(joined(by_host, by_device), ops), texts=tuple(texts.place))
+    return replace(with_exchanges(joined(by_host, by_device), ops), texts=tuple(texts.place))
 
 
 def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays, texts: Texts) -> Delays:
@@ -206,23 +206,28 @@ def _loads(linked: Linked, row: I32 | I64) -> Bool:
     return np.append(copies, False)[row]
 
 
-def _with_exchanges(delays: Delays, exchanges: CommOps) -> Delays:
+def with_exchanges(delays: Delays, exchanges: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
     Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since
-    no row tells what comes after them; the profiler's own time and work outside ranges stay what they are.
+    no row tells what comes after them; the profiler's own time and work outside ranges stay what they are. Of time that
+    nothing explains only communication counts that ended before work went on: nobody waited for the rest.
     """
-    collective, received = exchanges.kind == CommKind.COLLECTIVE, exchanges.kind != CommKind.SEND
-    delays = _meanwhile(delays, exchanges, collective, lambda cut: np.isin(cut.cause, _OF_LATE_HOST))
-    return _meanwhile(delays, exchanges, received, lambda cut: (cut.cause == Cause.UNKNOWN) & (cut.evidence == 0))
+    collective = np.flatnonzero(exchanges.kind == CommKind.COLLECTIVE)
+    delays = _meanwhile(
+        delays, take_as(exchanges, collective, Spans), collective, lambda cut: np.isin(cut.cause, _OF_LATE_HOST)
+    )
+    around = spans.holding(take_as(delays, slice(None), Spans), exchanges.end_ns - 1)
+    ended = np.flatnonzero((around != NOWHERE) & (exchanges.kind != CommKind.SEND))
+    inside = Spans(np.maximum(exchanges.start_ns[ended], delays.start_ns[around[ended]]), exchanges.end_ns[ended])
+    return _meanwhile(delays, inside, ended, lambda cut: (cut.cause == Cause.UNKNOWN) & (cut.evidence == 0))
 
 
-def _meanwhile(delays: Delays, exchanges: CommOps, usable: Bool, which: Callable[[Delays], Bool]) -> Delays:
-    """Give those ``which`` have no exchange the ``usable`` ones that ran meanwhile."""
-    candidate = np.flatnonzero(usable)
-    cut, by = spans.cut_rows(delays, exchanges.start_ns[candidate], exchanges.end_ns[candidate])
+def _meanwhile(delays: Delays, running: Spans, exchange: I64, which: Callable[[Delays], Bool]) -> Delays:
+    """Give those ``which`` have no exchange what was ``running`` meanwhile, of each the ``exchange``."""
+    cut, by = spans.cut_rows(delays, running.start_ns, running.end_ns)
     free = which(cut) & (cut.exchange == NOWHERE) & (by != NOWHERE)
-    cut.exchange[free] = candidate[by[free]]
+    cut.exchange[free] = exchange[by[free]]
     return cut
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from graphlink import spans
 from graphlink.causes import Cause
+from graphlink.model import CommKind
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.delays import joined
+from graphlink.pipeline.delays import joined, with_exchanges
 from graphlink.pipeline.records import Delays, Ranges, StageRun
 from graphlink.pipeline.schedules import orders, simulate
-from tests.comm_ops import comm_ops
+from tests.comm_ops import Op, comm_ops
 from tests.pipeline.made import even_times
 
 MS = 1_000_000
@@ -97,3 +98,28 @@ def test_a_short_gap_that_nothing_explains_is_from_one_kernel_to_the_next() -> N
     assert found.idle.cause.tolist() == [Cause.LAUNCH_STARVED, Cause.UNKNOWN]
     assert told == ["from one kernel to the next", ""]
     assert (found.idle.end_ns - found.idle.start_ns).tolist() == [10_000, 30_000]
+
+
+def test_of_receives_in_flight_only_one_that_ended_before_work_went_on_was_waited_for() -> None:
+    """Two were posted early: one lasts through a gap between kernels and a wait, the other into the work after it."""
+    start, end = np.array([100, 5000]), np.array([1100, 9000])
+    zero = np.zeros(2, np.int32)
+    unexplained = Delays(start, end, np.full(2, Cause.UNKNOWN, np.uint8), zero, zero - 1, ("",))
+    posted = comm_ops(Op(CommKind.RECV, "recv", start_ns=0, end_ns=end_ns) for end_ns in (20_000, 8500))
+    found = with_exchanges(unexplained, posted)
+    rows = zip(found.start_ns.tolist(), found.end_ns.tolist(), found.exchange.tolist(), strict=True)
+    assert list(rows) == [(100, 1100, -1), (5000, 8500, 1), (8500, 9000, -1)]
+
+
+@pytest.mark.parametrize(("name", "pipeline"), [("RECV", True), ("ncclKernel_SendRecv", True), ("ALL_REDUCE", False)])
+def test_names_of_any_training_are_a_pipeline_where_communication_is_named_as_messages(
+    name: str, pipeline: bool
+) -> None:
+    """NVTX ranges of NCCL without their payload tell no more than a name."""
+    named = comm_ops([Op(CommKind.UNKNOWN, name)])
+    ranks = [
+        replace(run, previous=-1, exchanges=named, ranges=replace(run.ranges, rules=("deepspeed",)))
+        for run in runs("1F1B", 2, 4, 1, 24 * MS)
+    ]
+    found = analyse([replace(run, ordinal=np.full(1, -1)) for run in ranks])
+    assert (found is not None) == pipeline
