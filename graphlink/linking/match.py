@@ -22,6 +22,8 @@ MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
 MIN_RIGHT_SHARE = 0.5  # but never if fewer than these agree
 MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear
 MIN_AMBIGUOUS = 16  # rows: a shorter sequence must fit in one place only
+MAX_LOST = 500  # rows of two threads that one of them lacks: the search takes so many steps squared
+MAX_LOST_SHARE = 0.125  # of the rows of both: above, the threads are of two programs
 MIN_MATCHED_SHARE = 0.5  # of the ET nodes that could match: below, the recordings are of two programs
 
 
@@ -162,7 +164,8 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.
 
     Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one
-    iteration of many); among several such places the one with the same autograd sequence numbers. Raises ``InputError``
+    iteration of many); among several such places the one with the same autograd sequence numbers. Else if each lacks
+    few rows of the other: the ET has no op that an exception ended, either may have lost rows. Raises ``InputError``
     if less than half of the ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
     """
     op = is_op(et)
@@ -182,6 +185,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     notes: list[str] = []
     nodes, kineto = _pair_equal(nodes, kineto, pairs)
     nodes, kineto = _pair_runs(nodes, kineto, trace, et, pairs, notes)
+    nodes, kineto = _pair_most(nodes, kineto, pairs, notes)
     fitted = possible - sum(len(t.rows) for t in nodes)
     if fitted < MIN_MATCHED_SHARE * possible:
         raise InputError(
@@ -251,6 +255,66 @@ def _pair_runs(
     return left, free
 
 
+def _pair_most(
+    nodes: list[_Sequence], kineto: list[_Sequence], out: I32, notes: list[str]
+) -> tuple[list[_Sequence], list[_Sequence]]:
+    """Pair threads that lack few rows of each other; return what is left of both."""
+    free, left = list(kineto), []
+    for node in nodes:
+        by_thread = [(place, thread) for thread in free if (place := _aligned(node.codes, thread.codes)) is not None]
+        if not by_thread:
+            left.append(node)
+            continue
+        place, thread = max(by_thread, key=lambda pair: len(pair[0]))
+        found = place != NOWHERE
+        out[thread.rows[place[found]]] = node.rows[found]
+        notes.append(
+            f"ET thread {node.tid} has {how_many(~found)} nodes that thread {thread.tid} lacks, and lacks "
+            f"{len(thread.rows) - how_many(found)} of its rows: left unmatched"
+        )
+        free.remove(thread)
+    return left, free
+
+
+def _aligned(codes: I32, others: I32) -> I64 | None:
+    """Return the place of each entry among ``others``, NOWHERE of those left out, where as few as possible of both are;
+    None where that is more than ``MAX_LOST`` or its share. The greedy search of Myers (1986): by the number of entries
+    that are left out, how far a path comes on each diagonal.
+    """
+    most = min(MAX_LOST, int(MAX_LOST_SHARE * (len(codes) + len(others))))
+    at, diagonal = len(codes), len(codes) - len(others)
+    ends, steps = {1: 0}, list[dict[int, int]]()
+    while ends.get(diagonal, NOWHERE) < at or not steps:
+        if len(steps) > most:
+            return None
+        steps.append(ends)
+        reached = {k: _furthest(ends, k) for k in range(1 - len(steps), len(steps), 2)}
+        ends = {k: x + _common(codes[x:], others[x - k :]) for k, x in reached.items()}
+    place = nowhere(len(codes), np.int64)
+    for before in reversed(steps):
+        begin = _furthest(before, diagonal)
+        place[begin:at] = np.arange(begin, at) - diagonal
+        down = before.get(diagonal + 1) == begin
+        at, diagonal = (begin, diagonal + 1) if down else (begin - 1, diagonal - 1)
+    return place
+
+
+def _furthest(ends: dict[int, int], diagonal: int) -> int:
+    """Return where a path goes on from its neighbours on a diagonal: past an entry of the others, or of its own."""
+    return max(ends.get(diagonal + 1, -1), ends.get(diagonal - 1, -2) + 1)
+
+
+def _common(a: I32, b: I32) -> int:
+    """Return how many entries are the same from the first on."""
+    count, at, width = min(len(a), len(b)), 0, 64
+    while at < count:
+        differ = np.flatnonzero(a[at : min(at + width, count)] != b[at : min(at + width, count)])
+        if len(differ):
+            return at + int(differ[0])
+        at, width = at + width, 2 * width
+    return count
+
+
 def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> tuple[int, bool] | None:
     """Find (place, certain) of a sequence in a longer one: certain where it is the only one, or the one with the same
     sequence numbers.
@@ -285,12 +349,7 @@ def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: HostNames) 
     if not kineto:
         return f"ET thread {node.tid} has no Kineto thread left to be paired with"
 
-    def common(thread: _Sequence) -> int:
-        n = min(len(thread.codes), len(node.codes))
-        differ = np.flatnonzero(thread.codes[:n] != node.codes[:n])
-        return int(differ[0]) if len(differ) else n
-
-    nearest = max(kineto, key=common)
-    at = common(nearest)
+    nearest = max(kineto, key=lambda thread: _common(thread.codes, node.codes))
+    at = _common(nearest.codes, node.codes)
     here, there = (names.text[t.codes[at]] if at < len(t.codes) else "(end)" for t in (node, nearest))
     return f"ET thread {node.tid} against thread {nearest.tid}, position {at}: ET has {here!r}, Kineto {there!r}"

@@ -164,6 +164,38 @@ def test_nothing_in_common_is_refused() -> None:
         match_hosts(build_trace(hosts("abc")), build_et(nodes("xyz")))
 
 
+@pytest.mark.parametrize(
+    ("of_kineto", "of_et"), [((), (7,)), ((3, 17, 18), ()), ((2, 30), (0, 11, 39)), ((12,), (13,))]
+)
+def test_rows_that_one_side_lacks_stay_alone(of_kineto: tuple[int, ...], of_et: tuple[int, ...]) -> None:
+    """No two neighbours of those are of one name: which of two is lost nobody knows."""
+    names = [f"op{k * k % 11}" for k in range(40)]
+    kineto = [k for k in range(40) if k not in of_kineto]
+    in_et = [k for k in range(40) if k not in of_et]
+    trace, et = build_trace(hosts(names[k] for k in kineto)), build_et(nodes(names[k] for k in in_et))
+    match = match_hosts(trace, et)
+    assert match.method == "order"
+    both = set(kineto) & set(in_et)
+    assert pairs(trace, et, match) == {f"{names[k]}@{kineto.index(k)}": 1 + in_et.index(k) for k in both}
+    assert sum(match.only_kineto.values()) == len(of_et)
+    assert sum(match.only_et.values()) == len(of_kineto)
+    said = f"has {len(of_kineto)} nodes that thread 1 lacks, and lacks {len(of_et)} of its rows"
+    assert any(said in warning for warning in match.warnings)
+
+
+def test_a_thread_goes_with_the_one_that_lacks_fewest_of_its_rows() -> None:
+    names = [f"op{k * k % 11}" for k in range(40)]
+    trace = build_trace([*hosts(names[3:], tid=7), *hosts(names[1:], tid=8, first_order=100)])
+    match = match_hosts(trace, build_et(nodes([*names[:9], *names[10:]])))
+    assert any("that thread 8 lacks" in warning for warning in match.warnings)
+
+
+def test_threads_that_lack_many_rows_of_each_other_are_of_two_runs() -> None:
+    names = [f"op{k * k % 11}" for k in range(40)]
+    with pytest.raises(InputError, match="only 0 of 30 ET nodes are in the Kineto trace in the same order"):
+        match_hosts(build_trace(hosts(names[::2] + names)), build_et(nodes(names[5:35:2] + names[1:30:2])))
+
+
 def test_a_small_thread_that_fits_nowhere_is_left_and_named() -> None:
     trace = build_trace([*hosts("abcabc", tid=70), *hosts("ab", tid=80)])
     match = match_hosts(trace, build_et([*nodes("abcabc"), *nodes("ba", tid=3, first_id=50)]))
