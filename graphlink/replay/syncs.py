@@ -12,6 +12,7 @@ import numpy as np
 
 from graphlink.graph.families import family_of
 from graphlink.graph_model import EdgeKind
+from graphlink.linking.call_roles import Role, role_of
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import END
 from graphlink.replay.workload import Work, Workload, names_found
@@ -27,9 +28,11 @@ class SyncWait:
     """One wait of a host thread: the edges that stand for it (to the part after the cut, and on to the next operator),
     by target.
 
-    ``names``: the waiting op, and the call where the graph has it.
+    ``part``: the node that follows in the waiting op, else the next operator; ``names``: the waiting op, and the call
+    where the graph has it.
     """
 
+    part: int
     edges: tuple[int, ...]
     sources: tuple[int, ...]
     targets: tuple[int, ...]
@@ -39,7 +42,8 @@ class SyncWait:
 def sync_waits(work: Workload) -> list[SyncWait]:
     """Return the waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the
     cut, and one from the same device op to the next operator of the thread: both are one wait. A wait that found all
-    done was not cut and has the latter alone; so an edge to an operator may stand for several. ``end`` follows every
+    done was not cut and has the latter alone; so an edge to an operator may stand for several. A stream synchronisation
+    behind a copy that blocked for itself is in the op that copied (``.cpu()`` makes both calls). ``end`` follows every
     leaf: it waits only where the graph names a call whose wait ended there. n log n in ``sync`` edges.
     """
     cut = names_found(work, _CUT, families=False) | (work.work == Work.GAP)
@@ -60,7 +64,7 @@ def sync_waits(work: Workload) -> list[SyncWait]:
         if cut[node]:
             owners = [opened := (node, calls)]
         else:
-            owners = [(node, call) for call in calls.split()]
+            owners = [(opened[0] if opened and _copied(opened[1], call) else node, call) for call in calls.split()]
             owners += [opened] if opened else [] if owners or end[node] else [(node, "")]
             opened = None
         for owner in owners:
@@ -77,13 +81,18 @@ def _calls(work: Workload, edge: int, node: int) -> str:
     return calls[edge - low] if len(calls) == high - low else " ".join(calls)
 
 
+def _copied(before: str, call: str) -> bool:
+    """Tell whether ``call`` awaits the stream of a copy that the call ``before`` awaited."""
+    return role_of(before) in (Role.COPY, Role.COPY_ASYNC) and role_of(call) == Role.STREAM_SYNC
+
+
 def _wait(work: Workload, target: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
     names = {family_of(work.name(part))}
     if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
         into = slice(int(work.first[part]), int(work.first[part + 1]))
         names = {work.name(node) for node in work.source[into][work.kind[into] == EdgeKind.HOST].tolist()}
     sources, targets = (np.unique(ends[edges]).tolist() for ends in (work.source, target))
-    return SyncWait(tuple(edges), tuple(sources), tuple(targets), frozenset(names | set(calls.split())))
+    return SyncWait(part, tuple(edges), tuple(sources), tuple(targets), frozenset(names | set(calls.split())))
 
 
 def edges_of(work: Workload, waits: Sequence[SyncWait], which: Bool) -> Bool:

@@ -148,7 +148,7 @@ def _cut_short(count: int) -> str:
 def _remove(draft: Draft, selection: Selection, nodes: Bool) -> tuple[Bool, str]:
     """Remove nodes, the delays of device ops among them, and the waits in host ops among them."""
     nodes = nodes | selection.delays_of(nodes)
-    inside = np.array([bool(nodes[wait.targets[0]]) for wait in draft.waits], np.bool_)
+    inside = np.array([bool(nodes[wait.part]) for wait in draft.waits], np.bool_)
     draft.remove(nodes)
     draft.remove_waits(inside)
     return nodes, f", {np.count_nonzero(inside):,} waits" if inside.any() else ""

@@ -72,7 +72,7 @@ def _chosen(selection: Selection, waits: Sequence[SyncWait], change: WaitChange)
         out &= np.array([any(pattern.search(name) for name in sorted(wait.names)) for wait in waits])
     waiting, awaited = change.part(*_OF_THE_WAITING), change.part(*_OF_THE_AWAITED)
     if waiting.anything:
-        out &= selection.nodes(waiting)[[wait.targets[0] for wait in waits]]
+        out &= selection.nodes(waiting)[[wait.part for wait in waits]]
     if awaited.anything:
         nodes = selection.nodes(awaited)
         out &= np.array([bool(nodes[[*wait.sources]].any()) for wait in waits])

@@ -155,6 +155,30 @@ def test_an_edge_goes_with_the_last_wait_that_it_stands_for(
     assert list(zip(work.source[of].tolist(), target[of].tolist(), strict=True)) == left
 
 
+def test_a_copy_that_blocked_and_the_synchronisation_behind_it_are_of_one_op() -> None:
+    """``.cpu()``: the copy to pageable memory blocks, and what PyTorch then calls finds all done."""
+
+    def copied(then: str) -> Workload:
+        return load(
+            [
+                N(0, CPU, 5, name="aten::mm"),
+                N(1, GPU, 40, ((0, L),)),
+                N(2, CPU, 5, ((0, H),), name="aten::copy_"),
+                N(3, GPU, 2, ((2, L), (1, S)), name="Memcpy DtoH (Device -> Pageable)"),
+                N(4, CPU, 1, ((2, H), (3, Y)), name="aten::copy_ (cont.)", calls=("cudaMemcpyAsync",)),
+                N(5, CPU, 30, ((3, Y), (4, H)), name="aten::add", calls=(then,)),
+            ]
+        )
+
+    def without(then: str, *scales: str, **changes: Any) -> int:
+        return play_ideal(apply(copied(then), changes_of(scales, **changes), {}).work).total_ns
+
+    for then in ("cudaStreamSynchronize", "cudaDeviceSynchronize"):
+        assert (without(then), without(then, remove_sync=("cudaMemcpyAsync",))) == (78_000, 77_000)
+    assert without("cudaStreamSynchronize", remove_sync=("aten::copy_",)) == 47_000
+    assert without("cudaDeviceSynchronize", remove_sync=("aten::copy_",)) == 77_000  # another op, or Python's
+
+
 def waking(*, kernel_us: int = 40, ids: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Workload:
     """A call that had to wait 40 us less 15, then took 10 to return: 6 to wake up and 4 as if it had found all done."""
     a, b, c, d, e = ids
