@@ -294,6 +294,10 @@ def _longer(run: Outputs, steps: Steps, quick_ns: I64, more_ns: I64, pattern: st
     of_name = np.bincount(family, more_ns, len(names))
     name, whole_ns = names[int(of_name.argmax())], int(more_ns.sum())
     python = name in (PYTHON, GAP_NAME)
+    longest = int(more_ns.argmax())
+    if more_ns[longest] >= _ONCE * whole_ns:  # one call of one step
+        yield from _came_once(run, name, int(more_ns[longest]))
+        return
     what, spent_ns = PYTHON if python else shortened(name), int(of_name.max())
     same = 2 * more_ns[quick_ns > 0].sum() > whole_ns  # the quicker steps have it, too
     if same and 2 * more_ns[_resized(run)].sum() > whole_ns:
@@ -315,6 +319,19 @@ def _longer(run: Outputs, steps: Steps, quick_ns: I64, more_ns: I64, pattern: st
         Changes((TimeChange(step=which, name=UserPattern(pattern, "advice") if pattern else None, even_out=True),)),
         PYTHON if python else f"{HEAVY} {name}",
     )
+
+
+def _came_once(run: Outputs, name: str, ns: int) -> Iterator[Candidate]:
+    """Return what took so long in one call of one step, unless it is told among what ranks did once."""
+    if name not in {gain.name for rank in ranks_of(run) for gain in rank.once}:
+        advice = Advice(
+            kind="once",
+            what=f"{PYTHON if name == GAP_NAME else shortened(name)} took long once",
+            evidence=f"{ms(ns)} ms more in one call than in the quicker steps",
+            todo=SHARED,
+            why_not="it came in one step, and not in each",
+        )
+        yield Candidate(advice, None)
 
 
 def _resized(run: Outputs) -> Bool:

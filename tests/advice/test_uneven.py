@@ -169,6 +169,21 @@ def test_ops_of_each_step_that_take_longer_in_some_are_not_to_come_less_often(tm
     assert "a machine that does nothing else" in uneven.todo and "less often" not in uneven.todo
 
 
+@pytest.mark.parametrize(("op_ms", "pause_ms", "what"), [(60, 0, "aten::add"), (0, 60, "Python between ops")])
+def test_what_took_long_in_one_call_of_one_step_came_once(tmp_path: Path, op_ms: int, pause_ms: int, what: str) -> None:
+    """Another process took the core for a while: nothing of each step would gain from that."""
+    once = (3, 4)  # step, op
+    run = recorded(
+        tmp_path,
+        lambda step, k: op_ms * 1000 or 100 if (step, k) == once else 100,
+        lambda step: pause_ms * 1000 or 30 if step == once[0] else 30,
+        sizes=(1,) * 6,
+    )
+    told = run.advice().advice
+    assert [one.what for one in told if one.kind == "once"] == [f"{what} took long once"]
+    assert not [one for one in told if one.kind in ("uneven_steps", "python_pause")]
+
+
 def test_larger_inputs_take_longer_and_nothing_is_lost(tmp_path: Path) -> None:
     sizes = (1, 4, 2, 5, 1)
     run = recorded(tmp_path, lambda step, k: 100 * sizes[step], lambda step: 30, sizes=sizes)
