@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil, log2
 from typing import Final
 
@@ -17,6 +17,7 @@ from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
+from graphlink.linking.call_roles import Role, role_of
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.patterns import ALLOCATOR, AUTOGRAD_ENGINE, COPY, LAYOUT, LOADER, OPERATOR, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
@@ -44,6 +45,7 @@ _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a w
 _ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZERS: Final = "optimizer"  # a cause of advice
+_ALLOCATOR: Final = "allocator"  # another
 _ADAM: Final = re.compile(r"^Optimizer\.step#AdamW?\.step")  # SparseAdam and others cannot be fused, SGD gains nothing
 _SEVERAL: Final = 4  # sorts of ops in it; a fused one has one or two
 _FUSED: Final = 0.25  # of the time of Adam on the CPU, for 16 to 262,144 numbers a tensor (docs/advice.md)
@@ -203,24 +205,20 @@ def _optimizers_on_cpu(run: Outputs) -> Iterator[Candidate]:
 
 def allocators(run: Outputs) -> Iterator[Candidate]:
     """Return what calls that allocate or free memory cost the host, by the ops that make them."""
-    idle_ns, spent, calls = idle_ns_of(run, "memory_management"), Counter[str](), Counter[str]()
-    for file in run.operations.values():
-        for part in file.parts:
-            if part.of in ("call", "waiting_call") and ALLOCATOR.fullmatch(part.name):
-                calls[part.name] += sum(part.count)
-                spent[PYTHON if part.operation is None else file.operations[part.operation].path[-1]] += sum(part.ns)
+    idle_ns, (spent, calls) = idle_ns_of(run, "memory_management"), _allocating(run)
     if not idle_ns:
         return
     once = {gain.name for rank in ranks_of(run) for gain in rank.once}  # it starts CUDA, or loads a library
-    own_ns = {name: ns_of(run, f"^{escaped(name)}$", Work.HOST) for name in spent.keys() - once}
-    changes = [
-        replace(change, scale=max(round(1 - spent[name] / own_ns[name], 4), 0))
-        for name in sorted(own_ns, key=lambda name: -spent[name])
-        if own_ns[name]
-        for change in scaled((Work.HOST, f"^{escaped(name)}$", 0)).time
-    ]
-    kept_ns = spent.total() - sum(spent[name] for name in own_ns)
-    waits = {name for wait in sync_waits(run.work) for name in wait.names if ALLOCATOR.fullmatch(name)}
+    changes, kept_ns = list[TimeChange](), 0
+    for name in sorted(spent, key=lambda name: (-spent[name], name)):
+        change = _inside(name)
+        own_ns = 0 if name in once else int(run.work.cost_ns[run.selection.nodes(change)].sum())
+        if own_ns:
+            changes.append(replace(change, scale=max(round(1 - spent[name] / own_ns, 4), 0)))
+        else:
+            kept_ns += spent[name]
+    names = {name for wait in sync_waits(run.work) for name in wait.names if ALLOCATOR.fullmatch(name)}
+    removed = [WaitChange(which=name, remove=True) for name in sorted(names | _freeing(run, spent))]
     yield Candidate(
         Advice(
             kind="allocator",
@@ -232,10 +230,36 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
             + f"; {ms(kept_ns)} ms of them came once, or outside ops, and are not counted" * bool(kept_ns),
             why_not="" if changes else "the calls come once, or are not recorded by op",
         ),
-        Changes(tuple(changes), tuple(WaitChange(which=name, remove=True) for name in sorted(waits)))
-        if changes
-        else None,
+        Changes(tuple(changes), tuple(removed)) if changes else None,
+        _ALLOCATOR,
     )
+
+
+def _allocating(run: Outputs) -> tuple[Counter[str], Counter[str]]:
+    """Return for how long each op (or Python) allocates and frees memory, and how many calls of each name do."""
+    spent, calls = Counter[str](), Counter[str]()
+    for file in run.operations.values():
+        for part in file.parts:
+            if part.of in ("call", "waiting_call") and ALLOCATOR.fullmatch(part.name):
+                calls[part.name] += sum(part.count)
+                spent[PYTHON if part.operation is None else file.operations[part.operation].path[-1]] += sum(part.ns)
+    return spent, calls
+
+
+def _inside(op: str) -> TimeChange:
+    """Return the what-if without the host time of an op and of what it calls: ops in it may allocate for it."""
+    if op == PYTHON:
+        return TimeChange(name=UserPattern(f"^{PYTHON}$", "advice"), sort="host", scale=0)
+    return TimeChange(path=UserPattern(f"(?:^|/){escaped(op)}(?:/|$)", "advice"), sort="host", scale=0)
+
+
+def _freeing(run: Outputs, allocating: Iterable[str]) -> set[str]:
+    """Return the ops that wait for all work of a device inside of ops that allocate: so that memory can be freed."""
+    ops = [_inside(op) for op in allocating if op != PYTHON]
+    nodes = np.any([run.selection.nodes(op) for op in ops], axis=0) if ops else np.zeros(len(run.work), np.bool_)
+    for_all = [wait for wait in sync_waits(run.work) if nodes[wait.part]]
+    for_all = [wait for wait in for_all if any(role_of(name) == Role.DEVICE_SYNC for name in wait.names)]
+    return {name for wait in for_all for name in waiting_ops(wait)}
 
 
 def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
@@ -249,7 +273,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     blocked, device = blocked_ns(run.work), run.work.column("device")
     received = run.work.per_file(lambda file: file.type) == NodeType.COMM_RECV
     sender = run.work.column("comm_src")
-    waits = sync_waits(run.work)
+    waits, freeing = sync_waits(run.work), _freeing(run, _allocating(run)[0])
     for wait, last in zip(waits, awaited(run.work, waits), strict=True):
         ops = waiting_ops(wait)
         for op in ops[:1]:
@@ -292,6 +316,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 why_not="what is sent is needed: only the rank that sends can end the wait sooner" * receiving,
             ),
             None if receiving else _without(run.work, op),
+            _ALLOCATOR * (op in freeing),
         )
 
 

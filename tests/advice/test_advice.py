@@ -261,6 +261,29 @@ def test_of_the_allocator_what_came_once_is_not_counted_and_said(tmp_path: Path)
     assert "CUDA starts" in told["once"].todo
 
 
+def test_what_an_op_allocates_for_another_and_waits_for_to_free_memory_is_the_allocators(tmp_path: Path) -> None:
+    """PyTorch out of memory: an ``aten::empty`` inside a convolution waits for all work, frees, and allocates."""
+
+    def steps(allocates: bool) -> Program:
+        actions: list[Action] = []
+        for step in range(5):
+            actions += [Begin(f"ProfilerStep#{step}", annotation=True)]
+            for _ in range(3):
+                actions += [*op("aten::mm", Work("multiply", 400 * US), 8), Begin("aten::conv2d", ns=5 * US)]
+                sync = Call(Api.DEVICE_SYNC, "cudaDeviceSynchronize", 2 * US, blocking=True, return_ns=US)
+                calls = (sync, Call(Api.OTHER, "cudaFree", 60 * US), Call(Api.OTHER, "cudaMalloc", 90 * US))
+                actions += [Begin("aten::empty", ns=3 * US), *(calls if allocates else ()), End()]
+                actions += [*op("aten::cudnn_convolution", Work("conv", 300 * US), 8), End()]
+            actions += [End()]
+        return Program((Thread("main", tuple(actions)),))
+
+    told, twin = (report(steps(allocates), tmp_path) for allocates in (True, False))
+    saved = 100 * (1 - twin.replayed_ns / told.replayed_ns)
+    (own,) = (one for one in told.advice if one.kind == "allocator")
+    assert own.gain_pct is not None and abs(own.gain_pct - saved) < 2 < 15 < saved
+    assert not any("aten::empty" in one.what for one in told.advice if one.kind == "blocking_sync")
+
+
 def test_the_first_screen_of_a_large_run_says_why_it_has_no_gain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
