@@ -231,7 +231,7 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
             why_not="" if changes else "the calls come once, or are not recorded by op",
         ),
         Changes(tuple(changes), tuple(removed)) if changes else None,
-        _ALLOCATOR,
+        _ALLOCATOR * bool(changes),
     )
 
 
