@@ -7,6 +7,8 @@ different runs, which is an error.
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 
@@ -90,18 +92,18 @@ def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32,
     allowed = max(MAX_WRONG_NAMES, MAX_WRONG_SHARE * shared)
     if unequal <= allowed and shared - unequal >= MIN_RIGHT_SHARE * shared:
         return
-    bad = np.flatnonzero(wrong)
-    first = bad[np.argmin(trace.host.rf_id[bad])]
+    first = min(np.flatnonzero(wrong), key=trace.host.rf_id.__getitem__)
     kineto_name, et_name = names.text[names.kineto[first]], names.text[names.et[pairs[first]]]
-    evidence = [
-        f"id {trace.host.rf_id[first]} is {et_name!r} in the ET, {kineto_name!r} in Kineto",
-        *differences(trace, et),
-    ]
     raise InputError(
         f"ET and Kineto trace belong to two runs: {shared} ids are in both, but only {shared - unequal} under the same "
         "name",
         path=et.path,
-        where="; ".join(evidence),
+        where="; ".join(
+            [
+                f"id {trace.host.rf_id[first]} is {et_name!r} in the ET, {kineto_name!r} in Kineto",
+                *differences(trace, et),
+            ]
+        ),
         todo=f"give the ET and the Kineto trace of one rank of one run (Kineto: {trace.path})",
     )
 
@@ -129,9 +131,8 @@ def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool,
             "exception ended, such as the last one that activation checkpointing runs again"
         )
     elif (only_kineto & in_et[names.kineto]).any():
-        rows = len(only_kineto)
         notes.append(
-            f"the ET covers {rows - np.count_nonzero(only_kineto)} of {rows} Kineto host rows: fewer iterations or a "
+            f"the ET covers {how_many(~only_kineto)} of {len(only_kineto)} Kineto host rows: fewer iterations or a "
             "shorter window"
         )
     if (only_et & in_kineto[names.et]).any():
@@ -221,13 +222,11 @@ def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tu
     waiting = grouped((thread.key, thread) for thread in reversed(kineto))
     left = []
     for thread in nodes:
-        same = waiting.get(thread.key)
-        if same:
+        if same := waiting.get(thread.key):
             out[same.pop().rows] = thread.rows
         else:
             left.append(thread)
-    free = {t.tid for threads in waiting.values() for t in threads}
-    return left, [t for t in kineto if t.tid in free]
+    return left, sorted(itertools.chain(*waiting.values()), key=lambda t: (-len(t.rows), t.tid))
 
 
 def _pair_runs(
@@ -265,7 +264,7 @@ def _pair_most(
         if not by_thread:
             left.append(node)
             continue
-        place, thread = max(by_thread, key=lambda pair: len(pair[0]))
+        place, thread = max(by_thread, key=lambda pair: how_many(pair[0] != NOWHERE))
         found = place != NOWHERE
         out[thread.rows[place[found]]] = node.rows[found]
         notes.append(
@@ -281,27 +280,21 @@ def _aligned(codes: I32, others: I32) -> I64 | None:
     None where that is more than ``MAX_LOST`` or its share. The greedy search of Myers (1986): by the number of entries
     that are left out, how far a path comes on each diagonal.
     """
-    most = min(MAX_LOST, int(MAX_LOST_SHARE * (len(codes) + len(others))))
     at, diagonal = len(codes), len(codes) - len(others)
-    ends, steps = {1: 0}, list[dict[int, int]]()
+    ends, steps = {1: 0}, list[tuple[dict[int, int], dict[int, int]]]()
     while ends.get(diagonal, NOWHERE) < at or not steps:
-        if len(steps) > most:
+        if len(steps) > min(MAX_LOST, MAX_LOST_SHARE * (len(codes) + len(others))):
             return None
-        steps.append(ends)
-        reached = {k: _furthest(ends, k) for k in range(1 - len(steps), len(steps), 2)}
-        ends = {k: x + _common(codes[x:], others[x - k :]) for k, x in reached.items()}
+        on = range(-len(steps), len(steps) + 1, 2)  # from a neighbour, past an entry of the others or of its own
+        begins = {k: max(ends.get(k + 1, -1), ends.get(k - 1, -2) + 1) for k in on}
+        steps.append((ends, begins))
+        ends = {k: x + _common(codes[x:], others[x - k :]) for k, x in begins.items()}
     place = nowhere(len(codes), np.int64)
-    for before in reversed(steps):
-        begin = _furthest(before, diagonal)
+    for before, begins in reversed(steps):
+        begin = begins[diagonal]
         place[begin:at] = np.arange(begin, at) - diagonal
-        down = before.get(diagonal + 1) == begin
-        at, diagonal = (begin, diagonal + 1) if down else (begin - 1, diagonal - 1)
+        at, diagonal = (begin, diagonal + 1) if before.get(diagonal + 1) == begin else (begin - 1, diagonal - 1)
     return place
-
-
-def _furthest(ends: dict[int, int], diagonal: int) -> int:
-    """Return where a path goes on from its neighbours on a diagonal: past an entry of the others, or of its own."""
-    return max(ends.get(diagonal + 1, -1), ends.get(diagonal - 1, -2) + 1)
 
 
 def _common(a: I32, b: I32) -> int:
@@ -328,11 +321,9 @@ def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> t
         at = hay.find(needle, at + 1)
     if not places:
         return None
-    if len(places) == 1:
-        return places[0], True
     scores = [_agreement(seq, longer_seq[p : p + len(seq)]) for p in places]
     best = max(scores)
-    certain = best > 0 and scores.count(best) == 1
+    certain = len(places) == 1 or (best > 0 and scores.count(best) == 1)
     if not certain and len(shorter.rows) < MIN_AMBIGUOUS:
         return None
     return places[scores.index(best)], certain

@@ -166,10 +166,10 @@ def without_calls(calls: Parts, device: Parts, strings: Strings) -> Bool:
     ids, of_row, start_ns = calls.seen("correlation"), device.seen("correlation"), device.seen("start_ns")
     first, call = int(ids.min(initial=MOST)), lookup(ids, of_row)
     lacks = np.asarray((call == NOWHERE) & ((of_row <= 0) | (of_row >= first) | (first <= 0)))
-    kernel = np.flatnonzero(
-        (call != NOWHERE) & (device.seen("graph") == 0) & (device.seen("kind") == DeviceKind.KERNEL)
+    again = np.flatnonzero(
+        (start_ns > least(calls.count + 1, call + 1, start_ns)[call + 1])
+        & ((call != NOWHERE) & (device.seen("graph") == 0) & (device.seen("kind") == DeviceKind.KERNEL))
     )
-    again = kernel[start_ns[kernel] > least(calls.count, call[kernel], start_ns[kernel])[call[kernel]]]
     if len(again):
         several = ~fits(LAUNCH, tuple(strings)) | containing(tuple(strings), "Graph", "Multi")
         lacks[again] = ~(repeated(calls) | several[calls.seen("name")])[call[again]]
@@ -229,10 +229,9 @@ def give_calls(parts: dict[str, Parts], strings: Strings, slack_ns: int) -> tupl
     given[call[found]] = of_call[call[found]]
     shared = how_many(lacks & ~found & np.isin(of_row, given))
     total = counts.total()
-    witnesses = _counts(+counts)
     said = {
-        "calls-without-id": f"{total:,} device ops have no correlation id of a call of their own: their calls are "
-        f"told by {witnesses}",
+        "calls-without-id": f"{total:,} device ops have no correlation id of a call of their own: "
+        f"their calls are told by {_counts(+counts)}",
         "calls-contradicted": f"{shared:,} kernels stay with a call that launched another one before, whose "
         "correlation id they have, as nothing tells which launched them",
     }

@@ -185,7 +185,7 @@ def test_rows_that_one_side_lacks_stay_alone(of_kineto: tuple[int, ...], of_et: 
 
 def test_a_thread_goes_with_the_one_that_lacks_fewest_of_its_rows() -> None:
     names = [f"op{k * k % 11}" for k in range(40)]
-    trace = build_trace([*hosts(names[3:], tid=7), *hosts(names[1:], tid=8, first_order=100)])
+    trace = build_trace([*hosts([*names[3:], *names[:6]], tid=7), *hosts(names[1:], tid=8, first_order=100)])
     match = match_hosts(trace, build_et(nodes([*names[:9], *names[10:]])))
     assert any("that thread 8 lacks" in warning for warning in match.warnings)
 
