@@ -35,7 +35,7 @@ from graphlink.pipeline.records import Delays, Pass
 from graphlink.pipeline.work import Worked
 from graphlink.spans import NEVER, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
-from graphlink.tables import begins, concat, least, nowhere, spread, take, take_as, tuples, values_at
+from graphlink.tables import MOST, begins, concat, least, nowhere, spread, take, take_as, tuples, values_at
 
 # what blocks a host, in the order in which it counts; waits come after these
 _FIRST_REASONS: Final = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
@@ -58,6 +58,7 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, re
     first, last = spans.continued(delayed.start_ns, delayed.end_ns, delayed.next)
     launches = texts.of_names(linked.trace.calls.name[delayed.call[last]], strings, "{} came late")
     by_host = _by_reason(Spans(delayed.start_ns[first], delayed.end_ns[last]), launches, reasons)
+    by_host = while_it_ran(by_host, ops)
     by_device = _by_device(linked, take(segments, ~launched_late), exchange[~launched_late], texts)
     return replace(with_exchanges(joined(by_host, by_device), ops), texts=tuple(texts.place))
 
@@ -199,6 +200,19 @@ def _by_device(linked: Linked, segments: _Segments, exchange: I64, texts: Texts)
     return _table(segments.start_ns, segments.end_ns, cause, evidence, exchange)
 
 
+def while_it_ran(delays: Delays, exchanges: CommOps) -> Delays:
+    """Count what a wait for communication took from the host after that had ended as any other wait's."""
+    done = np.clip(values_at(exchanges.end_ns, delays.exchange, MOST), delays.start_ns, delays.end_ns)
+    rest = replace(
+        delays,
+        start_ns=done,
+        cause=np.full_like(delays.cause, Cause.HOST_SYNC),
+        exchange=np.full_like(delays.exchange, NOWHERE),
+    )
+    both = joined(replace(delays, end_ns=done), rest)
+    return take(both, both.start_ns < both.end_ns)
+
+
 def _loads(linked: Linked, row: I32 | I64) -> Bool:
     """Return which device rows are copies from the host; none where ``row`` is ``NOWHERE``."""
     device = linked.trace.device
@@ -217,7 +231,7 @@ def with_exchanges(delays: Delays, exchanges: CommOps) -> Delays:
     delays = _meanwhile(
         delays, take_as(exchanges, collective, Spans), collective, lambda cut: np.isin(cut.cause, _OF_LATE_HOST)
     )
-    around = spans.holding(take_as(delays, slice(None), Spans), exchanges.end_ns - 1)
+    around = spans.holding(Spans(delays.start_ns, delays.end_ns), exchanges.end_ns - 1)
     ended = np.flatnonzero((around != NOWHERE) & (exchanges.kind != CommKind.SEND))
     inside = Spans(np.maximum(exchanges.start_ns[ended], delays.start_ns[around[ended]]), exchanges.end_ns[ended])
     return _meanwhile(delays, inside, ended, lambda cut: (cut.cause == Cause.UNKNOWN) & (cut.evidence == 0))
@@ -260,7 +274,8 @@ def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, texts
     words = []
     for call, name, is_exchange in zip(called, awaited, communicates.tolist(), strict=True):
         by = "wait" if call == NOWHERE else strings[call]
-        words.append(by if is_exchange else f"{by} waited for {'device work' if name == NOWHERE else strings[name]}")
+        of = strings[name] if name != NOWHERE else "communication" if is_exchange else "device work"
+        words.append(f"{by} waited for {of}")
     cause = np.where(_loads(linked, device_row), Cause.DATA_LOADING, Cause.HOST_SYNC)
     cause[communicates] = Cause.UNKNOWN
     start, end = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns

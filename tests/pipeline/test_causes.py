@@ -12,7 +12,7 @@ from graphlink import spans
 from graphlink.causes import Cause
 from graphlink.model import CommKind
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.delays import joined, with_exchanges
+from graphlink.pipeline.delays import joined, while_it_ran, with_exchanges
 from graphlink.pipeline.records import Delays, Ranges, StageRun
 from graphlink.pipeline.schedules import orders, simulate
 from tests.comm_ops import Op, comm_ops
@@ -109,6 +109,18 @@ def test_of_receives_in_flight_only_one_that_ended_before_work_went_on_was_waite
     found = with_exchanges(unexplained, posted)
     rows = zip(found.start_ns.tolist(), found.end_ns.tolist(), found.exchange.tolist(), strict=True)
     assert list(rows) == [(100, 1100, -1), (5000, 8500, 1), (8500, 9000, -1)]
+
+
+def test_a_wait_for_communication_is_communication_until_that_ended() -> None:
+    """The device waits on while the thread that was blocked goes on in Python."""
+    rows = np.array([[0, 1000, 0], [1000, 4000, 0], [4000, 5000, -1]])
+    cause = np.array([Cause.UNKNOWN, Cause.UNKNOWN, Cause.LAUNCH_STARVED], np.uint8)
+    none = np.zeros(3, np.int32)
+    waited = Delays(rows[:, 0], rows[:, 1], cause, none, rows[:, 2].astype(np.int32), ("",))
+    found = while_it_ran(waited, comm_ops([Op(CommKind.RECV, "recv", start_ns=0, end_ns=1500)]))
+    parts = zip(found.start_ns.tolist(), found.end_ns.tolist(), found.exchange.tolist(), strict=True)
+    assert list(parts) == [(0, 1000, 0), (1000, 1500, 0), (1500, 4000, -1), (4000, 5000, -1)]
+    assert found.cause.tolist() == [Cause.UNKNOWN, Cause.UNKNOWN, Cause.HOST_SYNC, Cause.LAUNCH_STARVED]
 
 
 @pytest.mark.parametrize(("name", "pipeline"), [("RECV", True), ("ncclKernel_SendRecv", True), ("ALL_REDUCE", False)])
