@@ -250,7 +250,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
         devices = context_devices(export, work)
         events = read_events(export, devices)
         syncs = read_syncs(export, names, calls, devices)
-        work, calls, mended, told_calls = _with_calls(work, calls, syncs, events, names.strings)
+        work, calls, told_calls = _with_calls(work, calls, syncs, events, names.strings)
         places = _places(export, work, ranges, calls)
         strings = tuple(names.strings)
         found = members([(int(ranges.tid[row]) & PID_MASK, one) for row, one in ranges.payload.items()])
@@ -282,24 +282,26 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
             process_groups=(),
             resolution_ns=1,
             left_out={},
-            warnings=(*export.warnings, *told_calls, *renumbered, *cut_window(export)),
+            warnings=(*export.warnings, *renumbered, *cut_window(export)),
             host_name=host_name,
             gpus=described,
             system=system,
         )
-        first, *others = split(rows, places, whole)
-        first = replace(first, mended=mended, left_out={reason: n for reason, n in export.left_out.items() if n})
-        return Contents(places, found), (first, *others)
+        traces = split(rows, places, whole)
+        for k, place in enumerate(places):
+            mended, said = told_calls.get(place.process, ({}, []))
+            traces[k] = replace(traces[k], mended=mended, warnings=(*traces[k].warnings, *said))
+        traces[0] = replace(traces[0], left_out={reason: n for reason, n in export.left_out.items() if n})
+        return Contents(places, found), tuple(traces)
 
 
 def _with_calls(
     work: ExportWork, calls: ExportCalls, syncs: ExportSyncs, events: ExportEvents, strings: Strings
-) -> tuple[ExportWork, ExportCalls, dict[str, int], list[str]]:
-    """Give device rows without a correlation that of the call that order tells; return (work, calls, as
-    ``give_calls``)."""
+) -> tuple[ExportWork, ExportCalls, dict[int, tuple[dict[str, int], list[str]]]]:
+    """Give device rows without a correlation that of the call that order tells; return (work, calls, of each process
+    with such rows as ``give_calls``)."""
     of_work, of_calls = work.correlation.copy(), calls.correlation.copy()
-    count: Counter[str] = Counter()
-    said: list[str] = []
+    told = {}
     for process in np.unique(work.process[of_work <= 0]).tolist():
         rows, mine = work.process == process, calls.tid & PID_MASK == process
         parts = {table: Parts() for table in (CALL, DEVICE, SYNC, EVENT, LAUNCHED)}
@@ -315,11 +317,9 @@ def _with_calls(
         )
         parts[SYNC].add(correlation=syncs.correlation[syncs.process == process])
         parts[EVENT].add(correlation=events.correlation[events.process == process])
-        mended, told = give_calls(parts, strings, 0)
-        count.update(mended)
-        said += told
+        told[process] = give_calls(parts, strings, 0)
         of_work[rows], of_calls[mine] = (parts[table].seen("correlation") for table in (DEVICE, CALL))
-    return replace(work, correlation=of_work), replace(calls, correlation=of_calls), dict(count), said
+    return replace(work, correlation=of_work), replace(calls, correlation=of_calls), told
 
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:

@@ -58,6 +58,15 @@ def test_order_tells_the_calls_of_rows_without_a_correlation(tmp_path: Path) -> 
     assert f"{lacked} device ops have no correlation id of a call of their own" in " ".join(trace.warnings)
 
 
+def test_calls_that_order_tells_count_for_the_ranks_of_their_process(tmp_path: Path) -> None:
+    path = tmp_path / "report.sqlite"
+    write_nsys([run(training_program(seed, Training(steps=1))) for seed in (1, 2)], path)
+    edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 0 WHERE rowid % 7 = 3")
+    for trace in read_nsys(path):
+        said = [warning for warning in trace.warnings if "no correlation id of a call of their own" in warning]
+        assert [f"{trace.mended['calls-without-id']} device ops" in warning for warning in said] == [True]
+
+
 def host_rows(trace: Trace) -> Counter[tuple[Any, ...]]:
     h = trace.host
     columns = (h.start_ns, h.end_ns, h.tid, h.name, h.annotation, h.seq_id)
