@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from graphlink import output_names
@@ -19,7 +20,7 @@ from graphlink.advice.records import ENOUGH_PCT, KINDS, LEAST_PCT, Advice, Advic
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
-from graphlink.gpu.fact import main_cause, steps_stand
+from graphlink.gpu.fact import main_causes, steps_stand
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
 from graphlink.replay.assumptions import cannot
@@ -54,7 +55,15 @@ _LINE: Final = 80  # characters of options that a command has at most; else it n
 _DIR: Final = re.compile(r"(?<= )DIR\b")
 _MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts")  # what may be the main fact without a gain
 _WITHOUT_GAIN: Final[Mapping[Kind, int]] = {"pipeline_bubble": 1, "once": 2}  # before others, in this order
+_OF_MESSAGES: Final[tuple[Kind, ...]] = ("exposed_communication", "blocking_sync")  # how idle stages show, too
 _IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer")
+_WITHOUT_GPU: Final[tuple[Kind, ...]] = (
+    "pipeline_bubble",
+    "exposed_communication",
+    "straggler",
+    "data_loading",
+    "heaviest_work",
+)
 _OF_CAUSES: Final[Mapping[str, tuple[Kind, ...]]] = {  # what advice is about a main fact
     "compute_ns": ("heaviest_work", "tensor_cores", "small_kernels", "layout_conversions", "uneven_kernels"),
     "exposed_comm_ns": ("exposed_communication", "straggler"),
@@ -67,6 +76,7 @@ _OF_CAUSES: Final[Mapping[str, tuple[Kind, ...]]] = {  # what advice is about a 
     "start_delay": ("late_starts", "launch_bound"),
     "host_work": _IN_HOST,
     "python": _IN_HOST,
+    "unknown": ("late_starts",),
 }
 _NO_LINES: Final = (
     "no Python stacks were recorded: profile(with_stack=True) shows which functions wait, launch and compute"
@@ -95,8 +105,12 @@ def main_advice(run: Run) -> AdviceReport:
         InputError: a file of the run cannot be read.
     """
     files = {rank: run.folder / output_names.graph(run.summary.options.name, rank) for rank in run.ranks}
-    only = _OF_CAUSES.get(main_cause(run.summary.ranks), ())
+    only = _about(main_causes(run.summary.ranks)[0]) or _WITHOUT_GPU
     return _advised(run.summary, run.folder, files, str(run.folder), only)[0]
+
+
+def _about(causes: Sequence[str]) -> list[Kind]:
+    return [kind for cause in causes for kind in _OF_CAUSES.get(cause, ())]
 
 
 def change_of(folder: Path, files: Mapping[int, Path], number: int) -> Changes:
@@ -165,7 +179,10 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool, only: Col
     tried = [one._replace(advice=tell) for one, tell in zip(trying, tells, strict=True)]
     told = _one_of_each_cause(tried, selection)
     gaining = [one for one in told if one.advice.gain_ns is None or one.advice.gain_ns > 0]
-    gaining = _in_order(gaining, most_once=bool(once) and not stand)
+    causes, bare = main_causes(ranks_of(run))
+    stages = getattr(getattr(run.summary, "pipeline", None), "bubble_rate_makespan", UNSET)
+    stages_pct = 0.0 if stages is UNSET else 100 * stages
+    gaining = in_order(gaining, _about(causes), 100 * bare, stages_pct, most_once=bool(once) and not stand)
     advice = [_numbered(one.advice, k, prefix) for k, one in enumerate(gaining, 1)]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     report = AdviceReport(
@@ -183,25 +200,36 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool, only: Col
 def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
     """Return the advice with its folder in its texts, and with its command: by options where they can tell the change
     and fit on a line, else by its number."""
-    todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in (advice.todo, advice.why_not))
+    texts = (advice.evidence, advice.todo, advice.why_not)
+    evidence, todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in texts)
     options = advice.command if advice.command and len(advice.command) <= _LINE else f"--advice {number}"
     command = f"{shlex.join(prefix)} {options}" if advice.gain_ns is not None else ""
-    return replace(advice, todo=todo, why_not=why_not, command=command)
+    return replace(advice, evidence=evidence, todo=todo, why_not=why_not, command=command)
 
 
-def _in_order(advice: Sequence[Candidate], *, most_once: bool) -> list[Candidate]:
+def in_order(
+    advice: Sequence[Candidate], about: Collection[Kind], bare_pct: float, stages_pct: float, *, most_once: bool
+) -> list[Candidate]:
     """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then what
     came once, then what has no gain, then what gains too little to be printed. What came once is first where nothing
     gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``: most of the run
-    did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than one, if they
-    gain no more than they would without it; what can go as a whole, a pause or a range beside the training, before
-    both."""
+    did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than one, and behind
+    advice ``about`` the main fact, if they gain no more than twice as much; what can go as a whole, a pause or a range
+    beside the training, before both. Waits that gain more than the share of time in which GPUs computed nothing,
+    ``bare_pct``, stand as launches do: these have as much to compute without them. Messages stand behind stages of a
+    pipeline that are idle for longer, ``stages_pct``."""
 
-    heavy = (one.advice for one in advice if one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
-    heaviest = max((one.share_pct for one in heavy), default=0.0)
+    def most(some: Callable[[Candidate], bool]) -> float:
+        return max((one.advice.share_pct for one in advice if one.advice.most_pct is not None and some(one)), default=0)
+
+    heaviest = most(lambda one: one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
+    main = most(lambda one: one.advice.kind in about)
+    messages = most(lambda one: one.advice.kind in _OF_MESSAGES)
 
     def place(candidate: Candidate) -> tuple[int, float, bool]:
         one, gain = candidate.advice, candidate.advice.share_pct
+        if one.kind == "pipeline_bubble" and stages_pct > messages >= LEAST_PCT:
+            return 0, -messages, False
         if one.most_pct is None:
             return _WITHOUT_GAIN.get(one.kind, 3), 0.0, False
         if candidate.cause == OUTSIDE and gain >= 1:
@@ -209,8 +237,11 @@ def _in_order(advice: Sequence[Candidate], *, most_once: bool) -> list[Candidate
         if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
             # it can go whole, and no op takes half of its time for the asking; some steps have all of it
             return 0, -gain * candidate.seldom - heaviest, False
-        behind = candidate.cause == LAUNCHES and gain <= 2 * heaviest  # of which half of the time is the gain
-        return (0 if one.most_pct >= LEAST_PCT else 4), -min(gain, heaviest) if behind else -gain, behind
+        supposing = candidate.cause == LAUNCHES or (one.kind == "blocking_sync" and gain > bare_pct)
+        ahead = max(heaviest, main * (one.kind not in about)) if supposing else 0.0
+        behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
+        own = -min(gain, ahead) if behind else -gain
+        return 0 if one.most_pct >= LEAST_PCT else 4, own, behind or one.kind in _OF_MESSAGES
 
     much = any(-place(one)[1] >= ENOUGH_PCT for one in advice)
     ahead = ("once",) if most_once else () if much else _MAIN

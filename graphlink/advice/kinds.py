@@ -18,6 +18,7 @@ from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, h
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import aside, compilations, pauses, stragglers, uneven
+from graphlink.gpu.table import spent
 from graphlink.graph_model import NodeType
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms, percent, shares_words
@@ -100,15 +101,17 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
     devices = [one for rank in ranks_of(run) for one in rank.gpu]
     of_comm = run.work.per_file(lambda file: file.type)[run.work.work == Work.COMM]
     messages = np.isin(of_comm, (NodeType.COMM_SEND, NodeType.COMM_RECV)).sum()
+    excluded_ns = sum(one.excluded_ns or 0 for one in devices)
+    excluded = f"; {ms(excluded_ns)} ms more of waiting, in collectives that are excluded, are not counted"
     of_copies, todo = _copied(run.work)
     sorts: tuple[tuple[Kind, Work, str, int, int, str, str], ...] = (
         (
             "exposed_communication",
             Work.COMM,
             "communication that no computation hides",
-            sum(one.exposed_comm_ns for one in devices),
-            sum(one.comm_ns for one in devices),
-            "",
+            spent(devices)["exposed_comm_ns"],
+            sum(one.comm_ns for one in devices) - excluded_ns,
+            excluded * bool(excluded_ns),
             _MESSAGES if 2 * messages > len(of_comm) else _OVERLAP,
         ),
         (
@@ -177,7 +180,7 @@ def _copied(work: Workload) -> tuple[str, str]:
 
 def _buckets(run: Outputs) -> Iterator[Candidate]:
     """Return larger buckets of gradients, where devices wait for communication a hundredth of the time."""
-    exposed_ns = sum(one.exposed_comm_ns for rank in ranks_of(run) for one in rank.gpu)
+    exposed_ns = spent([one for rank in ranks_of(run) for one in rank.gpu])["exposed_comm_ns"]
     sizes = run.work.column("comm_size")[run.work.work == Work.COMM]
     if 100 * exposed_ns < sum(rank.replay.measured_ns for rank in ranks_of(run)) or not len(sizes):
         return
@@ -208,13 +211,15 @@ def _bubbles(run: Outputs) -> Iterator[Candidate]:
     whole_ns = parts.pop("measured", 0)
     part = max(parts, key=parts.__getitem__, default="schedule")
     cause = max(causes.keys() & _OF_STAGES.keys(), key=causes.__getitem__, default="") if part == "rest" else part
+    idle = pipeline.bubble_rate_makespan
+    share = "" if idle is UNSET else f", {percent(idle, 1)} of the time of its steps"
     told = shares_words({_PARTS[name]: ns for name, ns in parts.items()}, whole_ns)
     yield Candidate(
         Advice(
             kind="pipeline_bubble",
             what="stages of the pipeline stand idle",
-            evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')}, the largest cause is "
-            f"{max(causes, key=causes.__getitem__, default='')}"
+            evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')}{share}, the largest cause is"
+            f" {max(causes, key=causes.__getitem__, default='')}"
             + f"; its parts: {told} (graphlink bubbles DIR)"
             * bool(told),
             todo=_OF_STAGES.get(cause, _OF_STAGES["schedule"]),

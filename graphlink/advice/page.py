@@ -85,13 +85,13 @@ def _proposal(k: int, one: Advice, path_ns: int) -> Proposal:
 
 
 def gain_words(found: Found) -> Words | None:
-    """Tell what would gain most, or that nothing of what came not once does; None where neither is there."""
+    """Tell what stands first: what would gain most, or what matters more without a gain; None without advice."""
     report = found.parts.get("advice")
     if report is None:
         return None
-    best = next((one for one in report.advice if one.gain_ns or one.kind == "once"), None)
+    best = next(iter(report.advice), None)
     if best is None or best.gain_ns is None or best.gain_pct is None:
-        return None if best is None else [f"No change of the rest saves 1 %: {best.evidence}. To do: {best.todo}."]
+        return best and [f"To look at first: {best.what}: {best.evidence}. To do: {best.todo}."]
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
     which = "saves most" if saves_most(best, report.advice) else "to change first"
     k = report.advice.index(best)

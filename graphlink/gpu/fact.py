@@ -53,12 +53,17 @@ def main_fact(summary: Any) -> Words:
     return [f"{once} " * bool(once), *fact]
 
 
-def main_cause(ranks: Sequence[Any]) -> str:
-    """Return what GPUs spent most of their time on, by its key in ``MEANS``, of idle time its cause; "" without any."""
-    counting, _ = _in_steps([rank for rank in ranks if rank.gpu])
-    most = max(times := _spent(counting), key=times.__getitem__, default="")
-    causes = sum((idle_causes(rank) for rank in counting), Counter[str]()) if most == "idle_ns" else Counter[str]()
-    return max(causes, key=causes.__getitem__, default=most)
+def main_causes(ranks: Sequence[Any]) -> tuple[list[str], float]:
+    """Return what GPUs spent most of their time on, by its key in ``MEANS``, and of idle time that is worth a word the
+    largest cause; and the share of time in which they computed nothing. Nothing and 1 without GPUs."""
+    if not (with_gpus := [rank for rank in ranks if rank.gpu]):
+        return [], 1.0
+    counting, _ = _in_steps(with_gpus)
+    times = _spent(counting)
+    most = max(times, key=times.__getitem__)
+    causes = sum((idle_causes(rank) for rank in counting), Counter[str]())
+    told = causes.most_common(1) if _ratio(times, "idle_ns") >= _WORTH else []
+    return [*([most] if most != "idle_ns" else []), *(cause for cause, _ in told)], 1 - _ratio(times, "compute_ns")
 
 
 def _of_gpus(every: Sequence[Any], run: Any) -> Words:

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 import graphlink
-from graphlink.advice.advise import advised, change_of
+from graphlink.advice.advise import advised, change_of, in_order, main_advice
 from graphlink.advice.kinds import candidates
-from graphlink.advice.outputs import Outputs
-from graphlink.advice.records import Advice, AdviceReport
+from graphlink.advice.on_host import LAUNCHES
+from graphlink.advice.outputs import Candidate, Outputs
+from graphlink.advice.records import Advice, AdviceReport, Kind
 from graphlink.advice.table import advice_table, first_lines
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
@@ -205,6 +206,49 @@ def test_what_is_promised_comes_true(tmp_path: Path, figures: dict[str, int], fi
     of_step = [a.gain_step_pct for a in told.advice if a.gain_step_pct is not None]
     assert len(of_step) == len(promised) and of_step == sorted(of_step, reverse=True)
     assert first in (None, next(iter(promised)))
+
+
+@pytest.mark.parametrize(
+    ("gains", "about", "bare_pct", "order"),
+    [
+        ({"launch_bound": 41, "data_loading": 32, "copies": 1}, "data_loading", 40, "data_loading launch_bound copies"),
+        (
+            {"launch_bound": 41, "data_loading": 12, "copies": 13},
+            "data_loading",
+            40,
+            "launch_bound copies data_loading",
+        ),
+        ({"launch_bound": 41, "data_loading": 32}, "launch_bound", 40, "launch_bound data_loading"),
+        ({"blocking_sync": 8, "heaviest_work": 5}, "heaviest_work", 6.4, "heaviest_work blocking_sync"),
+        ({"blocking_sync": 8, "heaviest_work": 5}, "heaviest_work", 30, "blocking_sync heaviest_work"),
+    ],
+)
+def test_launches_and_waits_stand_behind_the_main_fact(
+    gains: dict[Kind, float], about: Kind, bare_pct: float, order: str
+) -> None:
+    """Launches that gain up to twice as much; a wait that would leave GPUs no time for what they compute."""
+    advice = [
+        Candidate(
+            Advice(kind=kind, what="", evidence="", todo="", gain_ns=1, gain_pct=gain),
+            None,
+            LAUNCHES * (kind == "launch_bound"),
+        )
+        for kind, gain in gains.items()
+    ]
+    assert [one.advice.kind for one in in_order(advice, [about], bare_pct, 0, most_once=False)] == order.split()
+
+
+def test_stages_that_are_idle_stand_above_the_messages_in_which_it_shows(tmp_path: Path) -> None:
+    pipeline = graphlink.link(
+        DEMO.parent / "real" / "pipeline", out=tmp_path / "out", options=graphlink.Options(timeline="none")
+    )
+    kinds = [one.kind for one in pipeline.advice().advice]
+    assert kinds.index("pipeline_bubble") + 1 == kinds.index("exposed_communication")
+    (idle,) = [one for one in pipeline.advice().advice if one.kind == "pipeline_bubble"]
+    assert pipeline.summary.pipeline is not None
+    share = f"{100 * pipeline.summary.pipeline.bubble_rate_makespan:.1f} % of the time of its steps"
+    assert share in idle.evidence and "DIR" not in idle.evidence
+    assert "pipeline_bubble" in {one.kind for one in main_advice(pipeline).advice}  # without a GPU, too
 
 
 def test_a_wait_that_goes(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 Span = tuple[float, float]
 COMM = re.compile(r"nccl|rccl|mscclpp|SendRecv", re.IGNORECASE)
 _ON_DEVICE = {"kernel": "kernel", "Kernel": "kernel", "gpu_memcpy": "copy", "Memcpy": "copy", "gpu_memset": "copy"}
+_ON_DEVICE["mtia_ccp_events"] = "kernel"
 _HOST = {"cpu_op", "Operator", "user_annotation"}
 
 
