@@ -109,27 +109,29 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
 
 def peer_ops(linked: Linked) -> PeerOps:
     """Read them from both recordings; a call that several nested rows record counts once, by the first with its
-    start.
+    start. Where no row tells the other side (NCCL's NVTX ranges without payload), it is ``NOWHERE`` for all.
     """
     host = linked.trace.host
     comms = dict(calls_of_et(linked)) | dict(zip(host.comm.row.tolist(), host.comm.comms, strict=True))
     ops: list[tuple[int, int, bool]] = []
     for row, comm in comms.items():
         peer, outer = _peer(comm), comms.get(int(linked.parent[row]))
-        if peer is None or (outer is not None and outer.name == comm.name and _peer(outer) is not None):
+        if peer is None or (outer is not None and outer.name == comm.name and _peer(outer) not in (None, NOWHERE)):
             continue
         ranks = comm.ranks
         other = ranks[peer] if ranks and 0 <= peer < len(ranks) else peer
         ops.append((int(host.start_ns[row]), other, comm.name in _SENDS))
-    start, other_side, sends = np.array(sorted(ops), np.int64).reshape(-1, 3).T.copy()
+    known = [op for op in ops if op[1] != NOWHERE]
+    start, other_side, sends = np.array(sorted(known or ops), np.int64).reshape(-1, 3).T.copy()
     return PeerOps(start, other_side, sends.astype(np.bool_))
 
 
 def _peer(comm: Comm) -> int | None:
-    """Return the other side of a send or receive; None of other communication."""
-    if comm.name in _SENDS:
-        return comm.dst_rank
-    return comm.src_rank if comm.name in _RECEIVES else None
+    """Return the other side of a send or receive, ``NOWHERE`` if unknown; None of other communication."""
+    if comm.name not in _SENDS | _RECEIVES:
+        return None
+    side = comm.dst_rank if comm.name in _SENDS else comm.src_rank
+    return NOWHERE if side is None else side
 
 
 def first_source(linked: Linked, entries: Entries) -> int:
@@ -150,6 +152,12 @@ def _odd_peers(peers: PeerOps, forwards: _Passes, backwards: _Passes) -> str:
     the rank after. With several stages on a rank (interleaved) or in a ring there are more.
     """
     forward, backward = len(forwards.tid), len(backwards.tid)
+    if (peers.peer == NOWHERE).all():
+        sent, both = how_many(peers.sends), forward + backward
+        received = len(peers.sends) - sent
+        fits = (received, sent) in ((backward, forward), (forward, backward), (both, both))
+        passes = f"{forward} forward and {backward} backward passes"
+        return "" if fits else f"{received} receives and {sent} sends fit no {passes} of a stage"
     previous = _source(peers, int(forwards.end_ns[0]))
     others = np.unique(peers.peer[peers.peer != previous]).tolist()
     if len(others) > 1:
@@ -175,7 +183,8 @@ def autograd_rows(linked: Linked) -> tuple[Bool, I64]:
     """
     rows = linked.trace.host
     autograd = np.array([text.startswith(_AUTOGRAD) for text in linked.trace.strings], np.bool_)[rows.name]
-    return autograd, np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
+    engine = np.append(autograd & (rows.seq_id < 0), False)[linked.parent]  # of NVTX only the op inside has the number
+    return autograd, np.flatnonzero((autograd | engine) & ~linked.crossing & (rows.seq_id >= 0))
 
 
 def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:

@@ -4,7 +4,9 @@ cannot know.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from graphlink.cli import main
 from graphlink.pipeline.file import Bubbles
-from tests.simulator import write_nsys
+from tests.simulator import NsysVariation, write_nsys
 from tests.simulator.paddle import Job, write_paddle
 from tests.simulator.pipelines import PipelineRun, PipelineTraining, pipeline_run
 
@@ -75,8 +77,13 @@ def from_kineto(true: PipelineRun, tmp_path: Path) -> Told:
     return told(tmp_path / "from-kineto")
 
 
-def from_nsys(true: PipelineRun, tmp_path: Path) -> Told:
-    write_nsys(true.executions, tmp_path / "run.sqlite")
+def from_nsys(true: PipelineRun, tmp_path: Path, *changes: str) -> Told:
+    """``changes``: SQL statements that take from the export what other exports lack."""
+    write_nsys(true.executions, tmp_path / "run.sqlite", vary=NsysVariation(nccl=bool(changes)))
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as database:
+        for change in changes:
+            database.execute(change)
+        database.commit()
     assert (
         main(
             [
@@ -121,6 +128,37 @@ def test_every_source_tells_the_same(training: PipelineTraining, tmp_path: Path)
     assert kineto.schedule == (training.schedule, training.stages, training.microbatches, training.chunks)
     assert nsys == kineto
     assert paddle == kineto
+
+
+def test_operators_and_bare_ranges_of_nccl_are_enough(tmp_path: Path) -> None:
+    """As Megatron records with nsys: emit_nvtx, no range of a pass, and messages whose peers no payload names. The row
+    of autograd's engine has no sequence number there, only the op inside.
+    """
+    true = pipeline_run(PipelineTraining("1F1B", names="none", transfer_ns=100_000, visible=True))
+    found = from_nsys(
+        true,
+        tmp_path,
+        "UPDATE NVTX_EVENTS SET binaryData = NULL",
+        "UPDATE NVTX_EVENTS SET text = substr(text, 1, instr(text, ', seq') - 1) "
+        "WHERE text LIKE 'autograd::engine%, seq%'",
+    )
+    kineto = from_kineto(true, tmp_path)
+    assert found.schedule == kineto.schedule == ("1F1B", 4, 8, 1)
+    assert (found.steps, found.ranges) == (kineto.steps, kineto.ranges)
+
+
+def test_messages_without_peers_that_are_not_those_of_a_stage_make_none(tmp_path: Path) -> None:
+    true = pipeline_run(PipelineTraining("1F1B", names="none", transfer_ns=100_000, visible=True))
+    with pytest.raises(FileNotFoundError):
+        from_nsys(
+            true,
+            tmp_path,
+            "UPDATE NVTX_EVENTS SET binaryData = NULL",
+            "UPDATE StringIds SET value = 'ncclSend' WHERE value = 'ncclRecv'",
+        )
+    summary = msgspec.json.decode((tmp_path / "from-nsys" / "summary.json").read_bytes())
+    assert summary["pipeline"] is None
+    assert any("sends fit no 8 forward and 8 backward passes" in text for text in summary["ranks"][0]["warnings"])
 
 
 @pytest.mark.parametrize("training", RUNS[:3], ids=lambda t: f"{t.schedule}-{t.transfer_ns}")
