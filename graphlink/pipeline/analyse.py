@@ -117,6 +117,7 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
     chunks = found.chunks if known else whole.chunks
     ratio = (whole.length - 1) / (chunks * microbatches) if microbatches and not whole.missing else UNSET
     makespans_ns = [step.end_ns - step.start_ns for step in steps]
+    nearest = ": ".join(filter(None, (found.nearest, found.difference)))
     left_out = dict.fromkeys(
         f"step {step} was not compared with schedules: {why}" for other in each for step, why in other.left_out.items()
     )
@@ -129,7 +130,7 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
         microbatches=microbatches,
         chunks=chunks,
         schedule=found.schedule,
-        nearest="" if known else ": ".join(filter(None, (found.nearest, found.difference))),
+        nearest="" if known else "not compared, as ranks of it were not recorded" if whole.missing else nearest,
         idle=idle,
         rates=rates(makespans_ns, [step.work_ns for step in steps], [step.own_ns for step in steps], ratio),
         theory=_theory(whole, groups, each, steps) if known else None,

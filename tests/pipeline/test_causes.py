@@ -135,3 +135,16 @@ def test_names_of_any_training_are_a_pipeline_where_communication_is_named_as_me
     ]
     found = analyse([replace(run, ordinal=np.full(1, -1)) for run in ranks])
     assert (found is not None) == pipeline
+
+
+def test_part_of_a_pipeline_is_near_no_schedule() -> None:
+    """Ranks 0, 2 and 3 of 1F1B are in no order of three ranks."""
+    passed = comm_ops([Op(CommKind.SEND, "send", peer=1)])
+    some = [
+        replace(run, exchanges=passed, ordinal=np.zeros(1, np.int64))
+        for run in runs("1F1B", 4, 8, 1, 100 * MS)
+        if run.rank != 1
+    ]
+    found = analyse(some)
+    assert found is not None
+    assert (found.schedule, found.nearest) == ("unknown", "not compared, as ranks of it were not recorded")
