@@ -57,6 +57,9 @@ _ON_DEVICE: Final = (
     "the GPU",
     "no .item(), .cpu(), print or nonzero of device tensors in the step",
 )
+_PIN: Final = "; copies with pinned memory and non_blocking=True"
+_TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice|(?:Pageable|Pinned|Host) -> [Dd]evice")
+_COPIED: Final = "make what is copied on the GPU and keep it there, or pin its memory and copy with non_blocking=True"
 _ON_SENDERS: Final = (
     "the rank that sends",
     "make what that rank does quicker, or move work from its stage to others; more microbatches leave stages less to "
@@ -281,7 +284,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             count[op] += 1
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
-            causes[op][run.work.name(last)] += 1
+            causes[op][run.work.name(last)] += max(int(blocked[wait.targets[0]]), 1)
             if received[last]:
                 receives[op] += 1
                 senders[op][int(sender[last])] += int(blocked[wait.targets[0]])
@@ -300,15 +303,16 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         receiving = op in from_senders
         whom, todo = _ON_DEVICE if on_device[op] else _ON_SENDERS if receiving else _ON_RANKS
         often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
-        cause = shortened(causes[op].most_common(1)[0][0])
-        todo += "; copies with pinned memory and non_blocking=True" * bool(
-            on_device[op] and "Pinned" not in cause and (any(map(COPY.fullmatch, calls[op])) or "Pageable" in cause)
-        )
+        cause, cause_ns = causes[op].most_common(1)[0]
+        cause, of_it = shortened(cause), f", {ms(ns)} ms in all, {ms(cause_ns)} ms of it" * bool(ns)
+        if on_device[op]:
+            pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls[op])) or "Pageable" in cause)
+            todo = _COPIED if _TO_DEVICE.search(cause) else todo + _PIN * pin
         yield Candidate(
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{often}{by}{f', {ms(ns)} ms in all' if ns else ''}, most often for {cause}{line}"
+                evidence=f"{often}{by}{of_it} for {cause}{line}"
                 + (_sent(senders[op]) + others * (len(from_senders) > 1)) * receiving,
                 todo=todo,
                 supposed="if the host did not wait there"

@@ -655,6 +655,38 @@ def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:
     assert wait.command.endswith("--remove-sync 'Python between ops'")
 
 
+@pytest.mark.parametrize(
+    ("to_us", "copied", "do"),
+    [
+        (500, "Memcpy HtoD (Pageable -> Device)", "make what is copied on the GPU"),
+        (20, "Memcpy DtoH (Device -> Pageable)", "no .item(), .cpu(), print or nonzero"),
+    ],
+)
+def test_waits_of_an_op_are_told_by_what_most_of_their_time_is_for(
+    tmp_path: Path, to_us: int, copied: str, do: str
+) -> None:
+    """One copy to the GPU and two back from it, 40 us each: not by how many there are."""
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    back = "Memcpy DtoH (Device -> Pageable)"
+    nodes, last, at_us = [N(0, name="aten::copy_")], 0, 0
+    for name, us in (("Memcpy HtoD (Pageable -> Device)", to_us), (back, 40), (back, 40)):
+        copy, rest = len(nodes), len(nodes) + 1
+        waits = ((last, EdgeKind.HOST), (copy, EdgeKind.SYNC))
+        nodes.append(N(copy, GPU, us, ((last, EdgeKind.LAUNCH),), name, start_us=at_us + 1))
+        nodes.append(
+            N(rest, deps=waits, name="aten::copy_ (cont.)", start_us=at_us + us + 1, calls=("cudaMemcpyAsync",))
+        )
+        last, at_us = rest, at_us + us + 1
+    (told,) = [
+        each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "blocking_sync"
+    ]
+    waited_us = max(to_us, 80)
+    assert told.evidence == (
+        f"3 waits (cudaMemcpyAsync), {(to_us + 80) / 1000:.3f} ms in all, {waited_us / 1000:.3f} ms of it for {copied}"
+    )
+    assert told.todo.startswith(do) and "non_blocking=True" in told.todo
+
+
 def test_a_receive_of_a_pipeline_is_no_bound_but_says_whose_message_it_waits_for(tmp_path: Path) -> None:
     pipeline = DEMO.parent / "real" / "pipeline"
     told = graphlink.link(pipeline, out=tmp_path / "out", options=graphlink.Options(timeline="none")).advice().advice
