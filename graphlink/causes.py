@@ -72,7 +72,7 @@ MEANING: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Reasons(Spans):
     """Spans of time with a cause each. ``evidence``: numbers of ``Texts``."""
 

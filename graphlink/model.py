@@ -120,13 +120,25 @@ class HostTrace(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class HostRows(Short):
-    """Kineto's ``cpu_op`` and ``user_annotation`` rows, sorted by start, longest first, then ``order``."""
+class TimedRows(Short):
+    """Rows from one time to another each."""
 
     start_ns: I64
     end_ns: I64
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ThreadRows(TimedRows):
+    """Rows on threads of the host. ``name``: a position in the strings of the recording."""
+
     tid: I64
     name: I32
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class HostRows(ThreadRows):
+    """Kineto's ``cpu_op`` and ``user_annotation`` rows, sorted by start, longest first, then ``order``."""
+
     annotation: Bool  # user_annotation, else cpu_op
     order: I64  # "Ev Idx" / "Profiler Event Index"; position in the file where a row has none
     rf_id: I64
@@ -139,13 +151,9 @@ class HostRows(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CallRows(Short):
+class CallRows(ThreadRows):
     """Runtime and driver API calls, CUDA and HIP, sorted by start (then longest first)."""
 
-    start_ns: I64
-    end_ns: I64
-    tid: I64
-    name: I32
     correlation: I64
 
 
@@ -157,11 +165,9 @@ class DeviceKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DeviceRows(Short):
+class DeviceRows(TimedRows):
     """Kernels, copies and memsets, sorted by start (then end, then file order)."""
 
-    start_ns: I64
-    end_ns: I64
     device: I64
     stream: I64
     graph: I64  # CUDA's number of the graph that it is a node of; 0 = none, or not recorded
@@ -184,14 +190,12 @@ class SyncKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SyncRows(Short):
+class SyncRows(TimedRows):
     """``cuda_sync`` rows, sorted by start. ``stream`` holds the awaited (STREAM) or the waiting (STREAM_WAIT) stream,
     else is masked.
     """
 
     kind: U8  # SyncKind
-    start_ns: I64
-    end_ns: I64
     correlation: I64  # of the call
     device: I64
     stream: I64
@@ -236,24 +240,17 @@ class CounterRows(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OverheadRows(Short):
+class OverheadRows(TimedRows):
     """The cost of the profiler itself, as it records it: buffer flushes and requests, resource work, sorted by start.
     No nodes.
     """
 
-    start_ns: I64
-    end_ns: I64
     name: I32
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FrameRows(Short):
+class FrameRows(ThreadRows):
     """Frames of Python's stack (``python_function`` rows), in no order. No nodes: they show when a thread ran."""
-
-    tid: I64
-    start_ns: I64
-    end_ns: I64
-    name: I32
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -437,7 +434,7 @@ class CommKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CommOps(Short):
+class CommOps(TimedRows):
     """Communication ops of a rank, typed and sized, before any simulator's limits are applied. In each column an entry
     per op, sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that
     is not known.
@@ -455,8 +452,6 @@ class CommOps(Short):
     tag: I64
     seq: I64  # PyTorch's sequence number in the group
     uneven: Bool  # ranks may rightly differ in size: splits, all_to_allv and the like
-    start_ns: I64
-    end_ns: I64
     names: tuple[str, ...]
     groups: tuple[GroupKey, ...]
 

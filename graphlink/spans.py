@@ -11,21 +11,18 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool, TimedRows
 from graphlink.tables import TableT, begins, counted_from, distinct, marked, numbered_values, successive, take
 
 NEVER: Final = int(np.iinfo(np.int64).min)  # a time before all others
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+@dataclass(frozen=True, slots=True, repr=False)
+class Spans(TimedRows):
     """Disjoint spans of time, ascending, none empty."""
 
-    start_ns: I64
-    end_ns: I64
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class KeyedSpans(Spans):
     """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none
     is empty.
@@ -37,7 +34,7 @@ class KeyedSpans(Spans):
 NONE = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Pieces(Spans):
     """Parts of spans, ascending, none empty: ``of`` is the span that each is part of, ``by`` what covers it there or
     ``NOWHERE``.

@@ -196,7 +196,7 @@ class Iterations(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Idle(Short, Reasons):
+class Idle(Reasons):
     """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the
     host's there.
 

@@ -23,7 +23,7 @@ from graphlink import output_names
 from graphlink.errors import OutputError
 from graphlink.graph.write_et import write_et
 from graphlink.graph_model import SCHEMA_VERSION, Column, EdgeKind, Graph, Metadata, NodeType
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I64, NOWHERE, TimedRows
 from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import ActionTimes, Order, Timed, inputs
 from graphlink.publish import Publication, writing
@@ -39,7 +39,7 @@ _BYTES_PER_NS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class _Messages:
+class _Messages(TimedRows):
     """Transfers between ranks. ``sender``, ``receiver``: ranks; ``after``, ``before``: the action of the sender that it
     leaves after, and of the receiver that needs it, by place in their orders. ``link``: a number for each boundary and
     direction; ``tag``: of the message.
@@ -49,21 +49,17 @@ class _Messages:
     receiver: I64
     after: I64
     before: I64
-    start_ns: I64
-    end_ns: I64
     link: I64
     tag: I64
     size_bytes: I64
 
 
 @dataclass(frozen=True, slots=True)
-class _Nodes:
+class _Nodes(TimedRows):
     """The nodes of a rank. ``at``: the place of an action in its order, of a transfer in the messages."""
 
     sort: I64
     at: I64
-    start_ns: I64
-    end_ns: I64
     stream: I64
 
 

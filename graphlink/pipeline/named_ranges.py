@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import UserPattern
-from graphlink.pipeline.records import Pass
+from graphlink.pipeline.records import NamedRanges, Pass
 from graphlink.spans import Axis, Neighbours
 from graphlink.steps import STEP_MARK
 from graphlink.tables import (
@@ -182,7 +182,7 @@ _BACKWARD = (Pass.B, Pass.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(NamedRanges):
     """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry per range; times
     absolute.
 
@@ -192,18 +192,9 @@ class Entries:
     """
 
     tid: I64
-    start_ns: I64
-    end_ns: I64
-    phase: U8
-    step: I64
-    stage: I64
-    chunk: I64
-    microbatch: I64
     around: I32
     other_threads: I32
     inferred: Bool
-    rule: I32
-    rules: tuple[str, ...]
 
 
 def named_entries(linked: Linked, user: Sequence[NameRule] = ()) -> tuple[Entries | None, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.causes import Reasons
 from graphlink.figures import figure
-from graphlink.model import I32, I64, U8, CommOps
+from graphlink.model import I32, I64, U8, CommOps, TimedRows
 from graphlink.records import Lines, Short, Table, counted, ms
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.wings import Field
@@ -43,12 +43,8 @@ class Pass(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
-    """The pipeline ranges of one rank, sorted by step, then start. One entry per range.
-
-    ``NOWHERE`` where step, stage, chunk or microbatch is unknown.
-    ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run
-    without device ops, of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``,
+class NamedRanges(TimedRows):
+    """Ranges of passes. ``NOWHERE`` where step, stage, chunk or microbatch is unknown. ``rule`` points into ``rules``,
     "inferred:..." where no name gave it.
     """
 
@@ -57,12 +53,20 @@ class Ranges:
     stage: I64
     chunk: I64
     microbatch: I64
-    start_ns: I64
-    end_ns: I64
-    busy_ns: I64
-    device_ops: I64
     rule: I32
     rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges(NamedRanges):
+    """The pipeline ranges of one rank, sorted by step, then start. One entry per range.
+
+    ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run
+    without device ops, of the host range. ``busy_ns``: of that time at work.
+    """
+
+    busy_ns: I64
+    device_ops: I64
 
 
 @dataclass(frozen=True, slots=True)

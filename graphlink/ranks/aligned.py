@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import EMPTY, I32, I64
+from graphlink.model import EMPTY, I32, I64, TimedRows
 from graphlink.ranks.records import Line, RankComms
 from graphlink.tables import spread
 
@@ -27,7 +27,7 @@ NEAR: Final = 4  # matches between the two places of an op that stands in anothe
 
 
 @dataclass(frozen=True, slots=True)
-class Ops:
+class Ops(TimedRows):
     """Ops of one rank in one group (or at one end of messages), in order: ``rows`` of ``comms``. Equal ``token``: same
     function and size.
 
@@ -38,8 +38,6 @@ class Ops:
     comms: RankComms
     rows: I32
     token: I64
-    start_ns: I64
-    end_ns: I64
     timed: bool
     eager: bool = False
 

@@ -237,7 +237,7 @@ def _ops(ranks: Sequence[RankComms], calls: _CallSeries) -> list[Ops]:
         type_ = comms.type[rows].astype(np.int64)
         token = np.where(np.isin(type_, list(free)), 0, comms.bytes[rows] * TYPES) + type_
         timed, eager = not comms.on_host[rows].any(), bool((type_ == NOWHERE).any())
-        out.append(Ops(comms, rows, token, comms.start_ns[rows], comms.end_ns[rows], timed=timed, eager=eager))
+        out.append(Ops(comms.start_ns[rows], comms.end_ns[rows], comms, rows, token, timed=timed, eager=eager))
     return out
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from graphlink.choices import ASTRA_SIM, COUPLED, IDEAL, JOINED, RANKS
 from graphlink.graph.order import longest_path
 from graphlink.graph_model import Graph
-from graphlink.model import I64
-from graphlink.records import Short
+from graphlink.model import I64, TimedRows
 from graphlink.replay.coupled import ended, play_coupled
 from graphlink.replay.matching import Matched, matched, unmatched
 from graphlink.replay.played import Ended, Played
@@ -52,11 +51,8 @@ def _matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: b
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IdealReplay(Short):
+class IdealReplay(TimedRows):
     """The times at which each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
-
-    start_ns: I64
-    end_ns: I64
 
     @property
     def total_ns(self) -> int:

@@ -53,7 +53,7 @@ def blocked(op: bool, awaited: bool, frames: Sequence[tuple[str, float, float]] 
         return out
     start, end = (np.array([row[k] * 1000 for row in frames], np.int64) for k in (1, 2))
     names = (np.arange(len(frames)) + len(out.strings)).astype(np.int32)
-    rows = FrameRows(np.ones(len(frames), np.int64), start, end, names)
+    rows = FrameRows(start, end, np.ones(len(frames), np.int64), names)
     return replace(out, strings=(*out.strings, *(name for name, *_ in frames)), frames=rows)
 
 

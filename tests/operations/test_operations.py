@@ -239,7 +239,7 @@ def test_paths_have_the_classes_of_modules_and_the_stack_of_the_launch() -> None
     names = (np.arange(len(frames)) + len(trace.strings)).astype(np.int32)
     strings = (*trace.strings, *(name for name, *_ in frames))
     found = by_path(
-        of_trace(replace(trace, strings=strings, frames=FrameRows(np.ones(len(frames), np.int64), start, end, names)))
+        of_trace(replace(trace, strings=strings, frames=FrameRows(start, end, np.ones(len(frames), np.int64), names)))
     )
     linear = found["forward/Net/Linear/aten::linear/aten::addmm"]
     assert (linear.calls, linear.device_ops) == (2, 4)
@@ -260,7 +260,7 @@ def test_waits_are_told_by_call_operation_and_line() -> None:
     frames = [("train.py(3): main", 0, 490), ("loss.py(7): value", 6, 270), ("loss.py(9): value", 305, 450)]
     start, end = (np.array([row[k] * 1000 for row in frames], np.int64) + int(trace.host.start_ns[0]) for k in (1, 2))
     names = (np.arange(len(frames)) + len(trace.strings)).astype(np.int32)
-    rows = FrameRows(np.ones(len(frames), np.int64), start, end, names)
+    rows = FrameRows(start, end, np.ones(len(frames), np.int64), names)
     found = of_trace(replace(trace, strings=(*trace.strings, *(name for name, *_ in frames)), frames=rows))
     told = [(one.call, "/".join(one.path), one.count, one.ns, one.stack[-1]) for one in found.waits]
     assert told == [
@@ -290,9 +290,9 @@ def test_a_module_a_range_and_an_op_of_one_name_are_one_path() -> None:
     trace = build_trace(host=host, calls=[Call("aten::mm", 300, 310, 1)])
     start = int(trace.host.start_ns[0])
     frames = FrameRows(
-        np.array([1]),
         np.array([start + 100_000]),
         np.array([start + 150_000]),
+        np.array([1]),
         np.array([len(trace.strings)], np.int32),
     )
     linked = link(
@@ -308,7 +308,7 @@ def test_a_module_a_range_and_an_op_of_one_name_are_one_path() -> None:
 def test_a_module_inside_a_backward_is_the_forward_once_more() -> None:
     trace = training()
     start = np.array([315_000], np.int64) + int(trace.host.start_ns[0])
-    frames = FrameRows(np.array([2]), start, start + 66_000, np.array([len(trace.strings)], np.int32))
+    frames = FrameRows(start, start + 66_000, np.array([2]), np.array([len(trace.strings)], np.int32))
     found = by_path(of_trace(replace(trace, strings=(*trace.strings, "nn.Module: Linear_3"), frames=frames)))
     assert found["forward/aten::linear/aten::addmm"].backward_device_ns == 200_000, "of the other step"
     (again,) = (one for path, one in found.items() if path.endswith("AddmmBackward0/Linear/aten::mm"))
@@ -430,7 +430,7 @@ def test_modules_without_any_op_have_no_rows(tmp_path: Path) -> None:
     alone = build_trace(host=[], calls=[Call("cudaLaunchKernel", 2, 5, 1)], device=[Device(ADD, 8, 200, 1)])
     start = np.array([0, 1], np.int64) + int(trace.host.start_ns[0])
     names = (np.arange(2) + len(alone.strings)).astype(np.int32)
-    frames = FrameRows(np.ones(2, np.int64), start, start + 10**6, names)
+    frames = FrameRows(start, start + 10**6, np.ones(2, np.int64), names)
     strings = (*alone.strings, "nn.Module: Net_0", "nn.Module: Linear_0")
     assert of_trace(replace(alone, strings=strings, frames=frames)).device_ops == 1
 

@@ -38,17 +38,17 @@ def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: in
         )
         zero = np.zeros(len(step), np.int64)
         ranges = Ranges(
+            start,
+            end,
             phase,
             step,
             stage,
             zero,
             microbatch,
-            start,
-            end,
-            end - start,
-            zero + 1,
             zero.astype(np.int32),
             ("zero-bubble",),
+            end - start,
+            zero + 1,
         )
         work = spans.union_by(step, start, end)
         run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NONE, NO_DELAYS, True, False, {}, ())

@@ -38,8 +38,8 @@ def entries(rows: list[Row], phases: list[int]) -> Entries:
     nowhere = np.full(count, NOWHERE)
     return nested(
         Entries(
-            tid, start, end, np.array(phases, np.uint8), nowhere, nowhere, nowhere, nowhere, nowhere.astype(np.int32),
-            np.arange(count, dtype=np.int32), np.zeros(count, np.bool_), np.zeros(count, np.int32), ("made",),
+            start, end, np.array(phases, np.uint8), nowhere, nowhere, nowhere, nowhere, np.zeros(count, np.int32),
+            ("made",), tid, nowhere.astype(np.int32), np.arange(count, dtype=np.int32), np.zeros(count, np.bool_),
         )
     )  # fmt: skip
 

@@ -41,17 +41,17 @@ def run(kind: CommKind, told: Witness | None, cause: Cause = Cause.UNKNOWN) -> S
     start, end = MS * i64(10, 11, 15, 16), MS * i64(11, 12, 16, 17)
     zero = np.zeros(4, np.int64)
     ranges = Ranges(
+        start,
+        end,
         phase,
         zero,
         zero + 1,
         zero,
         i64(0, 0, 1, 1),
-        start,
-        end,
-        end - start,
-        zero + 1,
         zero.astype(np.int32),
         ("zero-bubble",),
+        end - start,
+        zero + 1,
     )
     group, ordinal = (0, 0) if kind != CommKind.UNKNOWN else (NOWHERE, NOWHERE)
     peer = NOWHERE if kind == CommKind.COLLECTIVE else 0

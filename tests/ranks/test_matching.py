@@ -349,7 +349,7 @@ def plain_longest(a: list[int], b: list[int]) -> int:
 def tokens_only(tokens: list[int]) -> Ops:
     (comms, *_) = recorded([], 2).comms()
     nothing = np.zeros(len(tokens), np.int64)
-    return Ops(comms, nothing.astype(np.int32), np.array(tokens, np.int64), nothing, nothing, timed=False)
+    return Ops(nothing, nothing, comms, nothing.astype(np.int32), np.array(tokens, np.int64), timed=False)
 
 
 TOKENS = st.lists(st.integers(0, 3), max_size=24)

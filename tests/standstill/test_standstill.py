@@ -290,9 +290,9 @@ def test_the_frame_that_a_silent_thread_was_in_throughout_is_named(until_us: int
     busy = [Host("aten::mul", 10 * i, 10 * i + 10, tid=2) for i in range(600)]
     trace = build_trace(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy])
     frames = FrameRows(
-        np.ones(2, np.int64),
         trace.host.start_ns[0] + np.array([50_000, 150_000]),
         trace.host.start_ns[0] + 1_000 * np.array([6_000, until_us]),
+        np.ones(2, np.int64),
         np.arange(2, dtype=np.int32) + np.int32(len(trace.strings)),
     )
     found = stood(linked(replace(trace, frames=frames, strings=(*trace.strings, *names))))
@@ -331,9 +331,9 @@ def test_silence_in_which_frames_begin_and_end_is_python() -> None:
     start = np.array([50, *range(1_000, 2_000, 90), 4_000]) * 1000
     end = np.array([6_000, *range(1_080, 2_000, 90), 2_000, 4_010]) * 1000
     frames = FrameRows(
-        np.ones(len(start), np.int64),
         start + trace.host.start_ns[0],
         end + trace.host.start_ns[0],
+        np.ones(len(start), np.int64),
         np.zeros(len(start), np.int32),
     )
     found = stood(linked(replace(trace, frames=frames))).standstill

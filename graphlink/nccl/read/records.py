@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, TimedRows
 from graphlink.read.columns import DTYPES
 from graphlink.read.kinds import DumpKind
 
@@ -49,7 +49,7 @@ class Communicator(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(TimedRows):
     """One row per call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
 
     ``NOWHERE`` stands for what was not recorded in all columns but times and text.
@@ -67,19 +67,15 @@ class Calls:
     algorithm: I32  # text: Ring, Tree, ...
     protocol: I32  # text: Simple, LL, LL128
     channels: I32
-    start_ns: I64
-    end_ns: I64
     exec_ns: I64  # how long it ran on the GPU, as a Flight Recorder has it; 0 = not recorded
 
 
 @dataclass(frozen=True, slots=True)
-class KernelChannels:
+class KernelChannels(TimedRows):
     """The blocks of kernels. GPU times are ns on a clock of each GPU."""
 
     call: I32
     channel: I32
-    start_ns: I64
-    end_ns: I64
     gpu_start_ns: I64
     gpu_end_ns: I64
 
@@ -98,14 +94,12 @@ class ProxyOps:
 
 
 @dataclass(frozen=True, slots=True)
-class ProxySteps:
+class ProxySteps(TimedRows):
     """States of proxy steps, one a row, sorted by start. ``proxy`` is a row of ``ProxyOps``."""
 
     proxy: I32
     step: I64
     state: U8  # State
-    start_ns: I64
-    end_ns: I64
 
 
 _TEXTS: Final = frozenset({"function", "dtype", "algorithm", "protocol"})

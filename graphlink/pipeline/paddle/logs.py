@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE
+from graphlink.model import I32, I64, NOWHERE, TimedRows
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.read.source import Source, open_source, unreadable
 from graphlink.records import first_few
@@ -48,7 +48,7 @@ _RECORD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class JobLog:
+class JobLog(TimedRows):
     """The jobs of one Paddle worker, sorted by start, then end; one entry per job in each column.
 
     ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
@@ -62,8 +62,6 @@ class JobLog:
     strings: tuple[str, ...]
     type: I32  # forward, backward, optimizer, lr, default, forward0, ...
     microbatch: I64
-    start_ns: I64
-    end_ns: I64
     first_step: int | None  # of "Schedule Profiler start at step N and end at step M"
     stop_step: int | None  # M: the first step that is not in the log
     left_out: dict[str, int]
