@@ -29,6 +29,7 @@ AUTOGRAD_ENGINE: Final = re.compile("autograd::engine::evaluate_function.*", re.
 ALLOCATOR: Final = re.compile(  # calls that allocate or free memory
     r"(?:cuda|hip|cu)(?:Malloc|Free|Host(?:Alloc|Malloc|Free)|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*"
 )
+DIGITS: Final = re.compile(r"\d+")
 LAYOUT: Final = re.compile(r"(?i)nchwToNhwc|nhwcToNchw")  # kernels that convert between layouts of images
 GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch.*")  # calls that launch a CUDA graph
 LAUNCH: Final = re.compile(r".*[Ll]aunch(?!HostFunc).*", re.DOTALL)  # calls that launch work for a device

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphlink.model import F64
 
+TO_SIGMA: Final = 1.4826  # standard deviation in median absolute deviations, for normal errors
 _TERMS: Final = 300  # of the continued fraction; some tens are needed
 _SMALL: Final = 1e-300
 

@@ -15,7 +15,7 @@ from graphlink.graph.families import PYTHON
 from graphlink.graph_model import PART
 from graphlink.linking.step_cut import Steps
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.patterns import OPERATOR, UserPattern, escaped
+from graphlink.patterns import DIGITS, OPERATOR, UserPattern, escaped
 from graphlink.records import counted, ms, shortened
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.counterparts import in_quick_steps
@@ -73,7 +73,6 @@ _WRITES: Final = re.compile(  # ops that change tensors that are there, not thos
     r"^aten::(?!copy_|fill_|zero_|detach_|resize_|set_|random_|uniform_|normal_)\w*[a-z0-9]_$"
 )
 _MOST_RANGES: Final = 3
-_NUMBER: Final = re.compile(r"\d+")
 _OTHER: Final = 1.5  # times as long: kernels that are so different that not both can be equal
 
 
@@ -149,12 +148,12 @@ def ranges_aside(selection: Selection) -> list[tuple[str, str, Bool]]:
     usual = [name for name in within if OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name) or name in other]
     within |= dict.fromkeys(usual, False)
     outermost = ["" if any(map(_OF_TRAINING.search, names)) else next(filter(within.get, names), "") for names in paths]
-    called = grouped((_NUMBER.sub("0", name), name) for name in dict.fromkeys(outermost))
+    called = grouped((DIGITS.sub("0", name), name) for name in dict.fromkeys(outermost))
     changing = {
-        _NUMBER.sub("0", name) for name, names in zip(outermost, paths, strict=True) if any(map(_WRITES.search, names))
+        DIGITS.sub("0", name) for name, names in zip(outermost, paths, strict=True) if any(map(_WRITES.search, names))
     }
     place = {name: k for k, name in enumerate(called)}
-    ranges, of_range = [*place], np.array([place[_NUMBER.sub("0", name)] for name in outermost], np.int64)[of_node]
+    ranges, of_range = [*place], np.array([place[DIGITS.sub("0", name)] for name in outermost], np.int64)[of_node]
     parts = [np.unique(selection.step[low:high] * len(ranges) + of_range[low:high]) for low, high in work.bounds]
     steps = np.bincount(np.concatenate(parts) % len(ranges), minlength=len(ranges))
     seldom = steps < sum(map(len, selection.marks))
@@ -166,10 +165,10 @@ def ranges_aside(selection: Selection) -> list[tuple[str, str, Bool]]:
 
 def _called(names: Sequence[str]) -> tuple[str, str]:
     """Return names that differ in their numbers alone, in words and as a pattern."""
-    first, *others = (shortened(name) for name in sorted(names, key=lambda name: [*map(int, _NUMBER.findall(name))]))
+    first, *others = (shortened(name) for name in sorted(names, key=lambda name: [*map(int, DIGITS.findall(name))]))
     if not others:
         return first, escaped(names[0])
-    return f"{first} to {others[-1]}", r"\d+".join(map(escaped, _NUMBER.split(names[0])))
+    return f"{first} to {others[-1]}", r"\d+".join(map(escaped, DIGITS.split(names[0])))
 
 
 def _period(selection: Selection, nodes: Bool) -> str:

@@ -23,12 +23,12 @@ from graphlink.errors import InputError
 from graphlink.graph_model import NO_GROUP, Graph, Groups
 from graphlink.model import I64
 from graphlink.output_names import GROUPS
+from graphlink.ranks.group_ids import MOST as MOST_GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 from graphlink.tables import grouped, in_order, spread, tuples
 
 SHOWN_CYCLE: Final = 6
-HIGHEST_KEY: Final = 499  # of a group in the groups file
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def read_groups(path: Path, findings: Findings) -> Groups:
         elif not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
             findings.add("groups-file", 1, [f'group "{key}": no list of ranks'])
         else:
-            findings.add("groups-high", int(key) > HIGHEST_KEY, [f'"{key}"'])
+            findings.add("groups-high", int(key) > MOST_GROUPS, [f'"{key}"'])
             groups[int(key)] = tuple(ranks)
     return groups
 

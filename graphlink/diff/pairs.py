@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.diff.facts import Basis, Part, PartOf, RankFacts, RankPair, RunFacts, named_parts
 from graphlink.diff.records import Level
 from graphlink.model import F64
-from graphlink.patterns import LOADER
+from graphlink.patterns import DIGITS, LOADER
 from graphlink.read.commnames import short_name
 from graphlink.records import amount, counted, short_path
 from graphlink.tables import grouped
@@ -28,7 +28,6 @@ _NEARLY: Final = 0.9  # of the best overlap: then the more exact way of matching
 _BY_KERNEL: Final = 0.8  # other models have kernels of the same names
 _SLIGHT: Final = 0.001  # of the work: what differs less is not named
 _FEW: Final = 3  # paths that have to be called so many times as often
-_DIGITS: Final = re.compile(r"\d+")
 _API: Final = re.compile(r"^(?:hip|cuda|cu)(?=[A-Z])")
 _VERSION: Final = re.compile(r"(?:_v\d+|_ptsz|_ptds|_spt)+$")
 
@@ -139,7 +138,7 @@ def api_name(name: str) -> str:
 
 
 def _without_numbers(path: Path) -> Path:
-    return tuple(name if "::" in name else _DIGITS.sub("#", name) for name in path)
+    return tuple(name if "::" in name else DIGITS.sub("#", name) for name in path)
 
 
 def _ops(path: Path) -> Path:

@@ -4,7 +4,6 @@ between ranks.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,13 +14,13 @@ from graphlink.diff.facts import Basis, Operation, RankPair, RunFacts
 from graphlink.diff.noise import Noise
 from graphlink.diff.pairs import Both
 from graphlink.diff.records import Change, GroupChange, PipelineChange, change
+from graphlink.patterns import DIGITS
 from graphlink.ranks.summary import Collectives
 from graphlink.records import amount, counted, first_few, ms, short_path, times
 from graphlink.tables import grouped
 
 _MOST: Final = 0.5  # of the device time of what has shapes, or types
 _SAME: Final = 0.0005  # of a number of collectives or bytes
-_NUMBERS: Final = re.compile(r"\d+")
 
 
 def run_changes(both: Both) -> Iterator[Change]:
@@ -131,7 +130,7 @@ def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
     """Return other shapes; where the first number of most changed by one ratio, it is the batch."""
     weights: dict[tuple[int, int], int] = defaultdict(int)
     for mine, its in both:
-        numbers = [_NUMBERS.findall(operation.shapes[0]) for operation in (mine, its)]
+        numbers = [DIGITS.findall(operation.shapes[0]) for operation in (mine, its)]
         if all(numbers) and len(numbers[0][0]) < 19 and len(numbers[1][0]) < 19:
             weights[int(numbers[0][0]), int(numbers[1][0])] += max(mine.device_ns, 1)
     one, other = max(weights, key=lambda ratio: weights[ratio], default=(0, 0))

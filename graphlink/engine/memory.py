@@ -20,7 +20,7 @@ USUAL_PACKING: Final = 20  # times a trace shrinks by gzip or zstd: 13 to 29 mea
 MOST_PACKING: Final = 1032  # times anything can shrink by deflate
 _MOST_TEXT: Final = 3  # bytes of JSON for one of a binary trace: 1.6 to 2.8 in real ones
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
@@ -66,15 +66,15 @@ def _unpacked_bytes(path: Path, whole_bytes: int | None) -> int:
             return 0
         with path.open("rb") as file:
             head = file.read(18)  # the longest header of a zstd frame
-            if head.startswith(_GZIP) and whole_bytes is not None:
+            if head.startswith(GZIP) and whole_bytes is not None:
                 return whole_bytes * USUAL_PACKING
-            if head.startswith(_GZIP) and status.st_size >= 18:
+            if head.startswith(GZIP) and status.st_size >= 18:
                 file.seek(-4, os.SEEK_END)
                 return _gzip_bytes(int.from_bytes(file.read(4), "little"), status.st_size)
     except OSError:
         return 0
     size = status.st_size if whole_bytes is None else whole_bytes
-    return _zstd_bytes(head, size) if head.startswith(_ZSTD) else size
+    return _zstd_bytes(head, size) if head.startswith(ZSTD) else size
 
 
 def _gzip_bytes(trailer: int, packed: int) -> int:

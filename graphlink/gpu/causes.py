@@ -22,6 +22,7 @@ from graphlink.gpu.records import Idle
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, before_on_thread, last_source, wait_slices, waited_for
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
+from graphlink.linking.launch import BEFORE_WINDOW as LAUNCHED_BEFORE
 from graphlink.linking.launch import launched_before
 from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, DeviceKind, HostRows, Linked
@@ -43,7 +44,6 @@ from graphlink.tables import (
 )
 
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
-LAUNCHED_BEFORE: Final = "launched before the recording"
 NOT_RECORDED: Final = "its launch call was not recorded"
 BEFORE_WINDOW: Final = "its stream waited for what was launched before the recording"
 BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time between its kernels"

@@ -20,6 +20,7 @@ from graphlink.figures import column, columns, figure, table
 from graphlink.gpu.records import DeviceTime, GroupTime, IdleEntry, IdleFile, StepTime, StreamTime
 from graphlink.ranks.summary import Run, Straggler
 from graphlink.records import Lines, Short, Table, counted, first_few, ms, percent, shares_words, shortened
+from graphlink.student import TO_SIGMA
 from graphlink.tables import grouped
 from graphlink.wings import Telling
 
@@ -284,7 +285,6 @@ def replays_column(devices: Sequence[Any]) -> list[str]:
 # lines in the printed summary of a rank, and how ranks compare by their idle time
 
 _FEW: Final = 3  # causes on a line
-_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
 
 
 def gpu_lines(device: DeviceTime) -> list[tuple[str, str]]:
@@ -397,7 +397,7 @@ def far_from_usual(ranks: Sequence[Any]) -> tuple[float, list[Any]]:
     """Return the usual idle share of ranks in per cent, and those that are far from it, the most idle first."""
     idle = {one.rank: idle_percent(one) for one in ranks}
     usual = median(idle.values())
-    far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
+    far = 3 * TO_SIGMA * median(abs(value - usual) for value in idle.values())
     order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
     return usual, [one for one in order if abs(idle[one.rank] - usual) > far > 0]
 

@@ -17,9 +17,10 @@ from msgspec import UNSET, UnsetType
 from graphlink import spans
 from graphlink.causes import CAUSES, NAMES, OF_DEVICES, Cause
 from graphlink.gpu.busy import Busy, busy, by_group, by_stream, over_time, own_clock_ns, parts, share
-from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE, NOT_RECORDED, Hosts, explain
+from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, NOT_RECORDED, Hosts, explain
 from graphlink.gpu.records import DeviceTime, Excess, Idle, IdleEntry, IdleFile, Iterations, StepTime
 from graphlink.graph_model import NO_COLUMN, Column, Graph
+from graphlink.linking.launch import BEFORE_WINDOW as LAUNCHED_BEFORE
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Communication, Linked, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track

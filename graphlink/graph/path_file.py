@@ -18,11 +18,11 @@ from graphlink.graph.write_et import KINDS
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, Communication, Linked
 from graphlink.read import document
+from graphlink.read.document import AGAIN
 from graphlink.records import Short
 from graphlink.tables import numbered_values
 
 _WHAT: Final = "critical path of this version of graphlink"
-_TODO: Final = "run graphlink again with --force"
 
 
 class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ def load(path: Path) -> PathFile:
     Raises:
         InputError: it cannot be read, or is none of ours.
     """
-    file = document.load(path, PathFile, _WHAT, _TODO)
+    file = document.load(path, PathFile, _WHAT, AGAIN)
     kinds = [edge for edge in file.nodes.held_by if edge is not None]
     refuse_broken(path, file, ("name", file.nodes.name, file.names), ("held_by", kinds, file.edge_kinds))
     return file
@@ -147,10 +147,10 @@ def refuse_broken(path: Path, file: Any, *coded: tuple[str, list[int], list[str]
     columns = {name: len(getattr(file.nodes, name)) for name in file.nodes.__struct_fields__}
     if len(set(columns.values())) > 1:
         lengths = ", ".join(f"{name} {length:,}" for name, length in columns.items())
-        raise InputError("its columns are not of one length", path=path, where=f"nodes: {lengths}", todo=_TODO)
+        raise InputError("its columns are not of one length", path=path, where=f"nodes: {lengths}", todo=AGAIN)
     for name, codes, table in (*coded, ("share", file.nodes.share, file.shares)):
         if codes and not 0 <= min(codes) <= max(codes) < len(table):
-            raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=_TODO)
+            raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=AGAIN)
 
 
 class _Length(msgspec.Struct):
@@ -163,4 +163,4 @@ def length_ns(path: Path) -> int:
     Raises:
         InputError: as ``load``.
     """
-    return document.load(path, _Length, _WHAT, _TODO).length_ns
+    return document.load(path, _Length, _WHAT, AGAIN).length_ns

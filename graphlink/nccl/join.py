@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from graphlink.linking.communication import communication
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, CommOps, Communication, Linked, ProcessGroup
 from graphlink.nccl.bytime import by_time
-from graphlink.nccl.ops import OpSide, op_side
+from graphlink.nccl.ops import OpSide, Side, op_side
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.shift import Shift, middle
 from graphlink.nccl.sides import (
@@ -283,7 +283,7 @@ def _left(own: I64, met: I64, why: Reasons) -> dict[str, int]:
 
 
 def _difference(outcome: Outcome, words: Sequence[str], call: int, op: int) -> str:
-    def text(side: CallSide | OpSide, at: int) -> str:
+    def text(side: Side, at: int) -> str:
         said = words[side.function[at]] or "unknown"
         if side.count[at] >= 0:
             said += f" of {int(side.count[at]):,} {words[side.dtype[at]]}".rstrip()

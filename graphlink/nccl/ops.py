@@ -53,25 +53,34 @@ _OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of se
 
 
 @dataclass(frozen=True, slots=True)
-class OpSide:
-    """The ops that calls are compared with, one entry per op. ``function``, ``dtype``: codes shared with ``CallSide``;
-    ``peer``: in the group; ``first``: whether the own rank stands before the peer in it."""
+class Side:
+    """Columns in which ops and calls are compared. ``function``, ``dtype``: codes that both share; ``peer``: in the
+    group.
+    """
+
+    function: I32
+    count: I64
+    dtype: I32
+    bytes: I64
+    peer: I64
+    message: Bool
+    seq: I64  # as recorded, NOWHERE where it was not
+
+
+@dataclass(frozen=True, slots=True)
+class OpSide(Side):
+    """The ops that calls are compared with, one entry per op. ``first``: whether the own rank stands before the
+    peer in the group.
+    """
 
     trace: CommOps
     groups: tuple[ProcessGroup, ...]
     member: I64  # the own rank's place in each group, NOWHERE where unknown
     group: I64
     known: Bool  # what it does is known
-    function: I32
-    count: I64
     other_count: I64
-    dtype: I32
-    bytes: I64
-    peer: I64
-    message: Bool
     several: Bool  # its kernel stands for several calls of NCCL, or may
     first: Bool
-    seq: I64  # as recorded, NOWHERE where it was not
     issued_ns: (
         I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
     )

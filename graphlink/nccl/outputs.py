@@ -4,10 +4,9 @@ and rows for channels: blocks of kernels, and what the steps of proxies waited f
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.graph.target import comm_nodes
 from graphlink.graph_model import Column, Graph
@@ -16,7 +15,7 @@ from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.summary import NcclClock, SideFiles
 from graphlink.perfetto.packets import Arg, Rows, Track
 from graphlink.perfetto.slices import flat, lanes
-from graphlink.read.columns import Parts, Strings
+from graphlink.read.columns import Columns, Parts, Strings
 from graphlink.read.kinds import DumpKind
 from graphlink.tables import marked, nowhere, numbered_rows, numbered_texts, spread, sums
 
@@ -34,7 +33,6 @@ STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wi
 KERNEL: Final = "kernel"  # of a call that the file does not tell
 _ROLES: Final = ("", " send", " receive")  # of rows: blocks of kernels, and proxies
 _NUMBERS: Final = ("peer", "step", "bytes", "nccl_seq", "correlation")
-_Columns = dict[str, NDArray[Any]]
 
 
 def columns(graph: Graph, files: SideFiles) -> dict[str, Column]:
@@ -120,7 +118,7 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     return Rows(tuple(tracks), slices, tuple(words[name] for name in used), tuple(args))
 
 
-def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, strings: Strings) -> tuple[Bool, _Columns]:
+def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, strings: Strings) -> tuple[Bool, Columns]:
     """Return which calls of a dump are of this rank, as far as that is known (it was matched, or its communicator has
     no other rank in this file), and what is reported of them: both with one more entry at the end for what belongs to
     none that is known."""
@@ -142,7 +140,7 @@ def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, string
     }
 
 
-def _kernels(dump: Dump, clock: NcclClock) -> tuple[I32, _Columns]:
+def _kernels(dump: Dump, clock: NcclClock) -> tuple[I32, Columns]:
     """Return the calls of blocks of kernels, and their rows: by the GPU's clock where it is known, else by the
     host's.
     """
@@ -166,7 +164,7 @@ def _kernels(dump: Dump, clock: NcclClock) -> tuple[I32, _Columns]:
     }
 
 
-def _steps(dump: Dump, clock: NcclClock, strings: Strings) -> tuple[I32, _Columns]:
+def _steps(dump: Dump, clock: NcclClock, strings: Strings) -> tuple[I32, Columns]:
     """Return the calls of steps of proxies, and their rows."""
     steps, proxies = dump.steps, dump.proxies
     timed = (steps.start_ns != 0) & (steps.end_ns != 0) & (clock.offset_ns is not None)

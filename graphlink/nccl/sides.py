@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
+from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, Side, sent_as
 from graphlink.nccl.read.records import Dump
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.kinds import DumpKind
@@ -42,7 +42,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class CallSide:
+class CallSide(Side):
     """One entry per call of any dump. ``gpu_ns``: when the first block of its kernel began, on the GPU's clock. 0 = not
     recorded.
     """
@@ -52,14 +52,7 @@ class CallSide:
     may_be: Bool  # (lanes, groups): by name, size and place
     lane: I64
     row: I64
-    function: I32
-    count: I64
-    dtype: I32
-    bytes: I64
-    peer: I64
-    seq: I64
     ordinal: I64  # among the collectives of its communicator, from 0; NOWHERE where the dump does not tell
-    message: Bool
     host_ns: I64
     gpu_ns: I64
 
@@ -143,7 +136,12 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
             gpu_ns=gpu_starts(dump),
         )
     columns = parts.columns()
-    return CallSide(tuple(lanes), parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, ops, rank), **columns)
+    return CallSide(
+        lanes=tuple(lanes),
+        of_lane=parted(columns["lane"], len(lanes)),
+        may_be=_may_be(dumps, lanes, ops, rank),
+        **columns,
+    )
 
 
 def gpu_starts(dump: Dump) -> I64:

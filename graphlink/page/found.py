@@ -19,6 +19,7 @@ from graphlink.graph_model import Graph, Groups, Metadata
 from graphlink.output_names import PATH_ACROSS
 from graphlink.page.parts import Cell
 from graphlink.ranks.records import Line
+from graphlink.read.document import AGAIN
 from graphlink.records import time
 from graphlink.replay.across import CriticalAcross, share_gains
 from graphlink.replay.across import load as load_across
@@ -60,7 +61,7 @@ class Reading:
             raise InputError(
                 f"is of rank {file.rank}, not of the rank in its name",
                 path=path,
-                todo="run graphlink again with --force",
+                todo=AGAIN,
             )
         read: _File = file
         return read

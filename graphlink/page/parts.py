@@ -91,13 +91,18 @@ class Bar(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Bars(Short, msgspec.Struct, frozen=True, tag="bars"):
-    """Bars of one scale, one below the other, each of segments, those below zero to the left. ``says``: the chart in a
-    sentence; ``unit``: ns, or 1 for shares."""
+class Charted(Short, msgspec.Struct, frozen=True):
+    """Name and words of a chart."""
 
     name: str
     title: str
     says: str
+
+
+class Bars(Charted, frozen=True, tag="bars"):
+    """Bars of one scale, one below the other, each of segments, those below zero to the left. ``says``: the chart in a
+    sentence; ``unit``: ns, or 1 for shares."""
+
     bars: list[Bar]
     unit: Literal["ns", "share"] = "ns"
 
@@ -113,13 +118,10 @@ class StripCell(msgspec.Struct, frozen=True):
     segments: list[Segment]
 
 
-class Strip(Short, msgspec.Struct, frozen=True, tag="strip"):
+class Strip(Charted, msgspec.Struct, frozen=True, tag="strip"):
     """What held a run when: ``length_ns`` cut into ``cells`` of one length. Empty cells are in no entry. ``marks``: of
     each lane, when its steps began (ns)."""
 
-    name: str
-    title: str
-    says: str
     lanes: list[str]
     length_ns: int
     cells: int
@@ -136,21 +138,15 @@ class DotRow(msgspec.Struct, frozen=True):
     mean_ns: int | None
 
 
-class Dots(Short, msgspec.Struct, frozen=True, tag="dots"):
+class Dots(Charted, frozen=True, tag="dots"):
     """A dot for each time, in rows on one scale, which need not begin at zero."""
 
-    name: str
-    title: str
-    says: str
     rows: list[DotRow]
 
 
-class Heat(Short, msgspec.Struct, frozen=True, tag="heat"):
+class Heat(Charted, frozen=True, tag="heat"):
     """A number for each row and column, ``None`` where there is none: darker is more. ``unit`` as in ``Bars``."""
 
-    name: str
-    title: str
-    says: str
     rows: list[str]
     columns: list[str]
     across: str  # what columns are

@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import in_order, spread, successive
-
-_FAR = np.iinfo(np.int64).max
+from graphlink.tables import MOST, in_order, spread, successive
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def nested(slices: Slices) -> tuple[I64, I64]:
     position = spread(n, order, np.arange(n))
     after = _after(slices, order)
     known = after != NOWHERE
-    end_ns = np.minimum(slices.end_ns, spread(n, known, slices.start_ns[after[known]], _FAR))
+    end_ns = np.minimum(slices.end_ns, spread(n, known, slices.start_ns[after[known]], MOST))
     child = np.flatnonzero(slices.parent != NOWHERE)
     outer = slices.parent[child]
     while len(over := np.flatnonzero(end_ns[child] > end_ns[outer])):

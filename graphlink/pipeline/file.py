@@ -33,7 +33,7 @@ from graphlink.pipeline.records import (
     StepEntry,
 )
 from graphlink.read import document
-from graphlink.read.document import Formatted
+from graphlink.read.document import AGAIN, Formatted
 from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.tables import grouped, nowhere, numbered_texts, sums, take
 from graphlink.wings import RowTable
@@ -237,10 +237,10 @@ def load(path: Path) -> Bubbles:
             path=path,
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
         )
-    file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
+    file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", AGAIN)
     why = _strange(file)
     if why:
-        raise InputError(why, path=path, todo="run graphlink again with --force")
+        raise InputError(why, path=path, todo=AGAIN)
     return file
 
 

@@ -30,7 +30,6 @@ ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SC
 FEW: Final = 4  # a line through fewer ends is no evidence of drift
 _NEAR_NS: Final = 10_000.0  # from the line of a pair: its ends agree
 _NO_DRIFT: Final = 1e-3  # no two oscillators differ by as much
-TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal errors
 
 
 @dataclass(frozen=True, slots=True)

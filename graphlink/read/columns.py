@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from graphlink.model import EMPTY, I32, I64, Comm
 from graphlink.tables import comm_table, how_many, take_comms
 
+Columns = dict[str, NDArray[Any]]  # by name, of one length
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
 MAX_NS = 1 << 62

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, U8
+from graphlink.patterns import DIGITS
 
 _BACKENDS: Final = r"(?!cccl)[a-z]{1,3}ccl"  # CCCL is CUDA's library of scans and sorts
 _BACKEND_NAMES: Final = "NCCL, RCCL, MSCCL, oneCCL, HCCL, MCCL"
@@ -100,7 +101,6 @@ _HIDDEN: Final = re.compile(r"\(anonymous namespace\)|`anonymous namespace'|\{an
 _INNERMOST: Final = re.compile(r"<[^<>]*>")
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MANGLED: Final = re.compile(r"_ZN?K?")
-_LENGTH: Final = re.compile(r"\d+")
 _GENERAL: Final = re.compile(r"(?i)kernel\d?|device_kernel|global_?kernel|trampoline_kernel")
 _FIRST: Final = re.compile(r"<\s*([A-Za-z_][\w:]*)")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
@@ -132,7 +132,7 @@ def _demangled(name: str) -> str:
     found = _MANGLED.match(name)
     assert found, name
     at, parts = found.end(), []
-    while number := _LENGTH.match(name, at):
+    while number := DIGITS.match(name, at):
         at = number.end() + int(number[0])
         part = name[number.end() : at]
         if not part.startswith("_GLOBAL__N_"):

@@ -18,11 +18,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.model import F64, I64, Bool, DeviceKind, Gpu, SyncKind, System
 from graphlink.patterns import fits
-from graphlink.read.columns import MISSING, Parts, Strings, loose, to_int_or_none
+from graphlink.read.columns import MISSING, Columns, Parts, Strings, loose, to_int_or_none
 from graphlink.records import shortened
 from graphlink.spans import around_others
 from graphlink.tables import how_many, marked, numbered_values, tuples
@@ -78,7 +77,6 @@ def fill_in(device: Parts, calls: Parts, strings: Strings, gpus: Sequence[Gpu]) 
     share[open_] = sm_share(blocks, device.seen("device"), gpus)[open_]
 
 
-_Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
 # ends the reason in ``left_out`` of rows that no warning-free graph has
 UNPLACED: Final = ", of a device, without its stream or device"
 VERSIONS: Final = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version")
@@ -216,12 +214,12 @@ def place(
     return left_out, (*_warnings(rows, lost, texts), *taken)
 
 
-def _of(rows: _Columns, which: Bool, *names: str) -> _Columns:
+def _of(rows: Columns, which: Bool, *names: str) -> Columns:
     """Return some columns of the rows that ``which`` marks."""
     return {name: rows[name][which] for name in names}
 
 
-def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64) -> Bool:
+def _ranges(rows: Columns, calls: Bool, tables: dict[str, Parts], launched: I64) -> Bool:
     """Mark the rows of names of which one encloses another row of its thread, but for those that launched something."""
     known = [tables["host"], tables["call"]]
     start, end, tid = (
@@ -251,7 +249,7 @@ def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
     return out
 
 
-def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
+def _add_host(table: Parts, rows: Columns, which: Bool) -> None:
     """Add ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's
     runtime writes runs on.
     """
@@ -274,7 +272,7 @@ def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
     )
 
 
-def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, texts: Sequence[str]) -> None:
+def _add_work(table: Parts, rows: Columns, which: Bool, device: I64, stream: I64, texts: Sequence[str]) -> None:
     copies = fits(_COPY, texts)[rows["name"]] | fits(_COPY, texts)[rows["category"]]
     kind = np.where(
         fits(_SET, texts)[rows["name"]], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL)
@@ -295,7 +293,7 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
     )
 
 
-def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
+def _add_waits(table: Parts, rows: Columns, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
     """Add waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the
     stream it names.
     """
@@ -318,7 +316,7 @@ def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I
     )
 
 
-def _recorded(rows: _Columns, waits: Bool, device: I64, stream: I64) -> I64:
+def _recorded(rows: Columns, waits: Bool, device: I64, stream: I64) -> I64:
     """Return the correlation of the record that each wait names by device, stream and number; 0 where none has
     a call.
     """
@@ -329,7 +327,7 @@ def _recorded(rows: _Columns, waits: Bool, device: I64, stream: I64) -> I64:
     return np.array([call.get(key, 0) for key in wanted], np.int64)
 
 
-def _warnings(rows: _Columns, lost: Bool, texts: Sequence[str]) -> Iterable[str]:
+def _warnings(rows: Columns, lost: Bool, texts: Sequence[str]) -> Iterable[str]:
     length = rows["end_ns"] - rows["start_ns"]
     for category in np.unique(rows["category"][lost]).tolist():
         mine = lost & (rows["category"] == category)

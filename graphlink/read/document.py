@@ -14,6 +14,7 @@ from graphlink.read.source import unreadable
 from graphlink.records import Short
 from graphlink.version import __version__
 
+AGAIN: Final = "run graphlink again with --force"  # helps where a file of an earlier version is read
 _LONG: Final = re.compile(rb"[0-9]{19}")  # below, a number fits an int64
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
+from graphlink.engine.memory import GZIP, ZSTD
 from graphlink.errors import InputError
 
 _DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
@@ -33,7 +34,6 @@ _UNREADABLE: dict[type[Exception], tuple[str, str]] = {
     FileNotFoundError: ("there is no such file", "check the name"),
     PermissionError: ("may not be read", "change its permissions"),
 }
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class Source:
@@ -102,10 +102,10 @@ def open_source(path: str | Path) -> Iterator[Source]:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise unreadable(path, error) from None
     with file:
-        if magic.startswith(_GZIP):
+        if magic.startswith(GZIP):
             with _open_gzip(file, "rb") as unpacked:
                 yield Source(path, cast(BinaryIO, unpacked), "gzip", file)
-        elif magic == _ZSTD:
+        elif magic == ZSTD:
             with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
                 yield Source(path, cast(BinaryIO, reader), "zstd", file)
         else:

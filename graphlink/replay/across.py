@@ -23,6 +23,7 @@ from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, Bool
 from graphlink.patterns import UserPattern, escaped
 from graphlink.read import document
+from graphlink.read.document import AGAIN
 from graphlink.records import Short
 from graphlink.replay.changes import SORT_OF, SORTS, Changes, TimeChange
 from graphlink.replay.lateness import stuck
@@ -36,7 +37,6 @@ from graphlink.replay.workload import Work, Workload, has_times, workload
 from graphlink.tables import how_many, numbered_texts, numbered_values, sums
 
 TOP_FAMILIES: Final = 100
-_TODO: Final = "run graphlink again with --force"
 _SHARE: Final = {
     Work.HOST: Share.HOST,
     Work.KERNEL: Share.COMPUTE,
@@ -229,7 +229,7 @@ def load(path: Path) -> CriticalAcross:
     Raises:
         InputError: it is none of ours.
     """
-    found = document.load(path, CriticalAcross, "critical path over ranks of this version of graphlink", _TODO)
+    found = document.load(path, CriticalAcross, "critical path over ranks of this version of graphlink", AGAIN)
     refuse_broken(path, found, ("name", found.nodes.name, found.names))
     return found
 

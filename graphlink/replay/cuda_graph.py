@@ -16,6 +16,7 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph.families import PYTHON
+from graphlink.graph.relief import PAGEABLE
 from graphlink.graph.waits import ON_DEVICE
 from graphlink.graph_model import PART, EdgeKind, NodeType
 from graphlink.model import I64, NOWHERE, Bool
@@ -34,7 +35,6 @@ from graphlink.tables import begins, codes, how_many, in_order, largest, last_be
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
 GAP_US: Final = 1.0
-_PAGEABLE: Final = re.compile(r"Pageable")
 _BACKWARD: Final = re.compile(r"^(?:autograd::engine::|\w+Backward\d*$)")
 _MARK: Final = "ProfilerStep"
 _WAITS: Final = "waits for the device in"
@@ -333,7 +333,7 @@ def _in_the_way(work: Workload, owner: I64, launched: I64) -> dict[str, I64]:
         _WAITS_FOR_THREAD: target[foreign & (work.kind == EdgeKind.THREAD)],
         "loads data in": np.flatnonzero((owner != NOWHERE) & names_found(work, LOADER)),
         "communicates on the host in": np.flatnonzero(of_launch & of_host),
-        "copies from or to pageable memory, which blocks, in": np.flatnonzero(of_launch & names_found(work, _PAGEABLE)),
+        "copies from or to pageable memory, which blocks, in": np.flatnonzero(of_launch & names_found(work, PAGEABLE)),
     }
 
 

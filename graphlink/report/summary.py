@@ -21,6 +21,7 @@ from graphlink.graph_model import Sync
 from graphlink.model import DeviceClock, DeviceMemory, System
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
+from graphlink.read.document import AGAIN
 from graphlink.records import (
     Lines,
     Short,
@@ -225,7 +226,7 @@ def load(path: Path) -> Summary:
             )
         raise InputError("cannot read the summary: there is no such file", path=path, todo=todo)
     document.refuse_made(path)
-    return document.load(path, Summary, "summary of this version of graphlink", "run graphlink again with --force")
+    return document.load(path, Summary, "summary of this version of graphlink", AGAIN)
 
 
 def ranks_of(folder: Path) -> Sequence[Rank]:

@@ -10,10 +10,11 @@ import pytest
 from graphlink.causes import Cause
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.busy import own_clock_ns
-from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, LAUNCHED_BEFORE
+from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH
 from graphlink.gpu.records import Idle
 from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.linking.communication import communication
+from graphlink.linking.launch import BEFORE_WINDOW as LAUNCHED_BEFORE
 from graphlink.model import NOWHERE, Linked
 from graphlink.read.nsys.report import read_report
 from graphlink.run.options import Inputs

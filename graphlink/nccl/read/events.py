@@ -19,14 +19,13 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.nccl.read.names import times
 from graphlink.nccl.read.records import ProxySteps, table
 from graphlink.process import gc_paused
-from graphlink.read.columns import Parts, Strings, ints
+from graphlink.read.columns import Columns, Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
 from graphlink.spans import Spans, holding
@@ -45,8 +44,6 @@ _SEVERAL: Final = re.compile(rb"\}[ \t]*,[ \t]*\{")
 _NO_EVENT: Final = frozenset({b"", b"[", b"{}"})
 _BEGIN, _END, _OTHER = range(3)
 _PHASES: Final = {"b": _BEGIN, "e": _END}
-
-Columns = dict[str, NDArray[Any]]
 
 
 class PluginArgs(msgspec.Struct, gc=False, rename="pascal"):

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.nccl.read.events import Columns, EventTables, Fill, PluginArgs, PluginEvent
+from graphlink.nccl.read.events import EventTables, Fill, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import (
     dtype_of,
     function_of,
@@ -38,7 +38,7 @@ from graphlink.nccl.read.names import (
     text_of,
 )
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, table
-from graphlink.read.columns import Strings, ints
+from graphlink.read.columns import Columns, Strings, ints
 from graphlink.read.kinds import DumpKind
 
 _STATES: Final = {

@@ -30,10 +30,10 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.nccl.read.events import Columns, EventTables, Fill, PluginArgs, PluginEvent
+from graphlink.nccl.read.events import EventTables, Fill, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
 from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
-from graphlink.read.columns import MISSING, Strings
+from graphlink.read.columns import MISSING, Columns, Strings
 from graphlink.read.kinds import DumpKind
 from graphlink.tables import begins, codes, lookup, spread
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from graphlink.patterns import DIGITS
+
 _SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch|pftrace))+$", re.IGNORECASE)
 # Ranks inside a part of the run, or of its machines: "tp_rank_0"
 _OTHERS: Final = "step|iter|epoch|pid|host|node|gpu|local"  # what is counted, where numbers are no ranks
@@ -26,7 +28,6 @@ _KIND: Final = re.compile(
     re.IGNORECASE,
 )
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # longer ones are times
-_DIGITS: Final = re.compile(r"\d+")
 _TIMES: Final = re.compile(r"step|iter|epoch|pid", re.IGNORECASE)  # what is counted there is no rank
 
 
@@ -105,13 +106,13 @@ def _placed(paths: Sequence[Path]) -> list[tuple[int, int, int]] | None:
     them must be there, or the digits could be of one number. None where the names do not tell.
     """
     stems = [_stem(path) for path in paths]
-    if len(paths) < 2 or len({_DIGITS.sub("0", stem) for stem in stems}) > 1 or _TIMES.search(stems[0]):
+    if len(paths) < 2 or len({DIGITS.sub("0", stem) for stem in stems}) > 1 or _TIMES.search(stems[0]):
         return None
     if any(
         (found["inner"] or "node").lower() not in ("node", "local") for found in _RANK.finditer(stems[0])
     ):  # of tensors, stages, ...
         return None
-    columns = [column for column in zip(*map(_DIGITS.findall, stems), strict=True) if len(set(column)) > 1]
+    columns = [column for column in zip(*map(DIGITS.findall, stems), strict=True) if len(set(column)) > 1]
     if len(columns) == 1 and all(1 < len(text) < 6 for text in columns[0]):
         node, local = ([int(text[part]) for text in columns[0]] for part in (slice(-1), slice(-1, None)))
         if len({*columns[0]}) < len({*node}) * len({*local}):
@@ -161,5 +162,5 @@ def _columns(paths: Sequence[Path]) -> Iterator[list[int]]:
         numbers = [[int(found) for found in _NUMBER.findall(text)] for text in texts]
         if all(numbers):
             yield [row[-1] for row in numbers]
-        if len({_DIGITS.sub("0", text) for text in texts}) == 1:
+        if len({DIGITS.sub("0", text) for text in texts}) == 1:
             yield from (list(column) for column in zip(*numbers, strict=True))
