@@ -9,6 +9,7 @@ it. Delay nodes never overlap in time.
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from graphlink.choices import LATENCY_NS
 from graphlink.depend.cuda import EVENT_NS, waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.linking.launch import rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, DeviceRows, FoundBy, Linked, Waits
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, DeviceRows, FoundBy, Linked, TimedRows, Waits
 from graphlink.tables import concat, spread, successive, tuples
 
 NEAR_NS = 5_000
@@ -40,7 +41,8 @@ class StreamOrder(msgspec.Struct, frozen=True):
     overlap_ns: I64
 
 
-class DelayNodes(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DelayNodes(TimedRows):
     """``device delay`` nodes in start order: ``row`` is the op whose stream they are on; ``after``: the delay before
     it, if they touch.
 
@@ -49,8 +51,6 @@ class DelayNodes(msgspec.Struct, frozen=True):
     """
 
     row: I32
-    start_ns: I64
-    end_ns: I64
     after: I32
     heads: Bool
     releases: I32

@@ -8,22 +8,23 @@ belongs to exactly one element, or to none.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 import numpy as np
 
 from graphlink.linking.call_roles import WAITS, Role, roles
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked, TimedRows
 from graphlink.patterns import NEXT_BATCH, fits
 from graphlink.spans import Axis
 from graphlink.tables import marked, spread
 
 
-class Elements(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Elements(TimedRows):
     """All that has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
 
     tid: I64
-    start_ns: I64
-    end_ns: I64
     row: I32  # a host row, else NOWHERE
     call: I32  # a call, else NOWHERE
     parent: I32  # an element

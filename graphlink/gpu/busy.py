@@ -5,9 +5,9 @@ the parts add up to the ns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
@@ -16,7 +16,7 @@ from graphlink.causes import CAUSES, OF_DEVICES
 from graphlink.gpu.records import GroupTime, Idle, StreamTime
 from graphlink.graph.families import PYTHON, families_of
 from graphlink.graph_model import CHAINED, Graph, NodeKind
-from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked
+from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked, TimedRows
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.tables import in_order, marked, spread, tuples
 
@@ -26,7 +26,8 @@ KEYS: Final = ("compute", "exposed_communication", "exposed_copy", *CAUSES)
 HOST_KEYS: Final = ("host", "communication", "python", "idle")  # of a rank without devices
 
 
-class Busy(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Busy(TimedRows):
     """The unions of a device's work, times since the epoch on its own clock. ``rows``: its device rows, by start.
 
     ``working``: compute and communication; ``any``: all. ``kernels``: compute without memsets; ``launched``: kernels
@@ -35,8 +36,6 @@ class Busy(msgspec.Struct, frozen=True):
 
     device: int
     rows: I64
-    start_ns: I64
-    end_ns: I64
     sm_share: F64
     compute: Spans
     comm: Spans
@@ -74,7 +73,7 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
             if communicates.any() and sets.any()
             else (unions[0], unions[3])
         )
-        out.append(Busy(number, rows, start, end, device.sm_share[rows], *unions, *others))
+        out.append(Busy(start, end, number, rows, device.sm_share[rows], *unions, *others))
     return out
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks, longest_path
 from graphlink.graph_model import EdgeKind, Graph
-from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool, TimedRows
 from graphlink.tables import concat, marked
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
@@ -20,7 +19,8 @@ _MUCH: Final = 100  # times what full queues held is the length: else no gain ch
 _RUN: Final = 64
 
 
-class Slack(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Slack(TimedRows):
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
     ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the
@@ -30,8 +30,6 @@ class Slack(msgspec.Struct, frozen=True):
     """
 
     total_ns: int
-    start_ns: I64
-    end_ns: I64
     node_ns: I64
     gap_ns: I64
     edge_ns: I64
@@ -52,7 +50,7 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
             np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - lag_ns[block.edges]
         )
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
-    return Slack(total, start, end_ns, node, gap, edge, lag_ns)
+    return Slack(start, end_ns, total, node, gap, edge, lag_ns)
 
 
 def without_queues(graph: Graph, late: Slack, cost_ns: I64) -> Slack:

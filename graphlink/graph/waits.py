@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
-from graphlink.model import I32, I64, NOWHERE, Linked
+from graphlink.model import I32, I64, NOWHERE, Linked, TimedRows
 from graphlink.spans import Axis
 from graphlink.tables import marked, nowhere, spread, successive, values_at
 
@@ -20,14 +20,12 @@ _NESTED_CALLS: Final = 4  # a runtime call inside a call, and one more; then it 
 
 
 @dataclass(frozen=True, slots=True)
-class WaitSlices:
+class WaitSlices(TimedRows):
     """One entry per wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE``
     where none did (gloo)."""
 
     part: I32
     call: I32
-    start_ns: I64
-    end_ns: I64
 
 
 def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
@@ -45,7 +43,7 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
     start_ns, end_ns = graph.start_ns[previous] + graph.duration_ns[previous], graph.start_ns[part]
     waited = start_ns < end_ns
     part, start_ns, end_ns = part[waited], start_ns[waited], end_ns[waited]
-    return WaitSlices(part.astype(np.int32), _calls(graph, linked, part), start_ns, end_ns)
+    return WaitSlices(start_ns, end_ns, part.astype(np.int32), _calls(graph, linked, part))
 
 
 def before_on_thread(graph: Graph) -> I32:

@@ -21,7 +21,7 @@ import numpy as np
 
 from graphlink import spans
 from graphlink.linking.communication import calls_of_et
-from graphlink.model import I64, NOWHERE, Bool, Comm, Communication, Linked
+from graphlink.model import I64, NOWHERE, Bool, Comm, Communication, Linked, TimedRows
 from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
 from graphlink.pipeline.records import Layers, Pass
 from graphlink.spans import Spans
@@ -43,12 +43,11 @@ class PeerOps(msgspec.Struct, frozen=True):
     sends: Bool
 
 
-class _Passes(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Passes(TimedRows):
     """``of_row``: of each row that was put together, its pass."""
 
     tid: I64
-    start_ns: I64
-    end_ns: I64
     of_row: I64
 
 
@@ -248,7 +247,7 @@ def _cut(linked: Linked, row: I64, cuts_ns: I64) -> _Passes:
     new = begins(np.searchsorted(cuts_ns, start_ns, side="right"))
     first = np.flatnonzero(new)
     last_end_ns = np.maximum.reduceat(end_ns, first) if len(first) else end_ns
-    return _Passes(rows.tid[row[first]], start_ns[first], last_end_ns, np.cumsum(new) - 1)
+    return _Passes(start_ns[first], last_end_ns, rows.tid[row[first]], np.cumsum(new) - 1)
 
 
 _MOST_OPS: Final = 1 << 13  # of a forward pass that is searched for repetition
