@@ -23,6 +23,7 @@ from graphlink.errors import UsageError
 from graphlink.gpu.fact import main_causes, steps_stand
 from graphlink.model import Bool
 from graphlink.operations import records as operation_records
+from graphlink.output_names import SUMMARY
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, step_ns, unmeasured
 from graphlink.replay.changes import Changes
@@ -34,7 +35,6 @@ from graphlink.replay.played import Played
 from graphlink.replay.selection import Selection
 from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
-from graphlink.report.summary import NAME as SUMMARY
 from graphlink.report.summary import Summary, once_fact
 from graphlink.report.summary import load as load_summary
 

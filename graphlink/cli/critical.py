@@ -20,12 +20,12 @@ from graphlink.graph.families import PYTHON, family_of
 from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
+from graphlink.output_names import SUMMARY
 from graphlink.records import Lines, Table, counted, joined, ms, percent, share_word, shortened
 from graphlink.replay.across import AcrossFamily, CriticalAcross, across, share_gains
 from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.path_words import family_words, gap_ns, sentences, share_rows, stretches
 from graphlink.replay.whatif import told_ranks
-from graphlink.report.summary import NAME as SUMMARY
 from graphlink.report.summary import load as load_summary
 
 MOST: Final = 100  # gains of a sort that a run keeps

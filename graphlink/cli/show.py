@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from graphlink import output_names
 from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
@@ -42,7 +43,7 @@ def show(arguments: argparse.Namespace) -> int:
             if made is not None:
                 tell(arguments.json, made.data, functools.partial(list, made.lines))
                 return 0
-        whole = summary.load(path / summary.NAME)
+        whole = summary.load(path / output_names.SUMMARY)
         tell(
             arguments.json,
             whole,

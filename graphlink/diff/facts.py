@@ -86,7 +86,7 @@ def load(folder: Path) -> RunFacts:
     Raises:
         InputError: a file is missing or none of this version of graphlink, or the run has no graphs.
     """
-    whole = summary.load(folder / summary.NAME)
+    whole = summary.load(folder / output_names.SUMMARY)
     ranks = {
         one.rank: RankFacts(one, operation_records.load(folder / output_names.operations(one.rank)))
         for one in whole.ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from graphlink import output_names
 from graphlink.cli.arguments import count, rank_files
 from graphlink.cli.out import tell
 
@@ -28,7 +29,7 @@ def idle(arguments: argparse.Namespace) -> int:
     from graphlink.report import summary
 
     files = rank_files(Path(arguments.dir), "idle", arguments.rank)
-    beside = Path(arguments.dir) / summary.NAME
+    beside = Path(arguments.dir) / output_names.SUMMARY
     run = summary.load(beside).run if beside.is_file() else None
     report = IdleReport(ranks=[rank_idle(load(path), arguments.top, run) for path in files.values()])
     tell(arguments.json, report, lambda: idle_table(report))

@@ -16,7 +16,7 @@ from graphlink.errors import InputError
 from graphlink.graph import path_file
 from graphlink.graph.read_et import read_metadata
 from graphlink.graph_model import Graph, Groups, Metadata
-from graphlink.output_names import PATH_ACROSS
+from graphlink.output_names import PATH_ACROSS, TIMELINE
 from graphlink.page.parts import Cell
 from graphlink.ranks.records import Line
 from graphlink.read.document import AGAIN
@@ -26,7 +26,6 @@ from graphlink.replay.across import load as load_across
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.workload import Workload, workload
 from graphlink.report.summary import MOST_BLOCKS, Rank, Summary
-from graphlink.report.timeline import NAME as TIMELINE
 from graphlink.wings import Parts, each
 
 MOST_NODES: Final = (

@@ -38,7 +38,6 @@ from graphlink.read.kineto_rows import MAX_SPAN_NS
 from graphlink.tables import grouped, nowhere, numbered_texts, sums, take
 from graphlink.wings import RowTable
 
-NAME: Final = output_names.BUBBLES
 _MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
 _BLOCK: Final = 1 << 14  # idle intervals that are written at a time
 PhaseName = Literal["F", "B", "I", "W", "OPT"]
@@ -237,7 +236,7 @@ def load(path: Path) -> Bubbles:
             path=path,
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
         )
-    file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", AGAIN)
+    file = document.load(path, Bubbles, f"{output_names.BUBBLES} of this version of graphlink", AGAIN)
     why = _strange(file)
     if why:
         raise InputError(why, path=path, todo=AGAIN)
@@ -250,7 +249,7 @@ def _of_run(folder: Path, name: str) -> Sequence[Any]:
     Raises:
         InputError: it is none.
     """
-    return getattr(load(folder / NAME), name) if (folder / NAME).is_file() else ()
+    return getattr(load(folder / output_names.BUBBLES), name) if (folder / output_names.BUBBLES).is_file() else ()
 
 
 _PLACE: Final = ("rank", "stage")

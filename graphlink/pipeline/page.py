@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import UNSET, structs
 
 from graphlink.figures import column, columns, declared
+from graphlink.output_names import PIPELINE
 from graphlink.page.charts import LOOKS
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Cell, Part, Picture, Section, Segment, Sentence, Table, Words
@@ -43,9 +44,9 @@ def _picture(file: Bubbles) -> Part:
     """Return the picture no wider than the page: ``pipeline.svg`` is wider where that shows more numbers."""
     data = svg.redraw(file, svg.NARROWEST)
     if len(data) > MOST_PICTURE:
-        text = f"The picture has {len(data) / 1e6:.1f} MB, too much for a page: open {svg.NAME}."
+        text = f"The picture has {len(data) / 1e6:.1f} MB, too much for a page: open {PIPELINE}."
         return Sentence([text], note=True)
-    says = f"The schedule as recorded, a row for each stage: {shape(file.pipeline)}. {svg.NAME} may be wider."
+    says = f"The schedule as recorded, a row for each stage: {shape(file.pipeline)}. {PIPELINE} may be wider."
     return Picture("pipeline", says, base64.b64encode(data).decode("ascii"))
 
 

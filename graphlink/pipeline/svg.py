@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from graphlink import output_names
 from graphlink.causes import Cause
 from graphlink.hatches import round_step, xml
 from graphlink.model import EMPTY, I64, NOWHERE, Bool
@@ -37,7 +36,6 @@ from graphlink.records import time
 from graphlink.tables import begins, grouped, how_many, sums, take, tuples
 
 Pixels = NDArray[np.float64]
-NAME: Final = output_names.PIPELINE
 NARROWEST, WIDEST = 860, 2600  # of the time axis, pixels
 _WANTED: Final = 17  # pixels for a short box, so that two digits fit
 _ROWS_HIGH: Final = 780  # pixels for all rows together, as far as a row is neither lower than 8 nor higher than 26

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from graphlink import output_names
 from graphlink.cli.arguments import between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
@@ -90,7 +91,7 @@ def bubbles(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     folder = run_folder(arguments.what)
-    file = file_of.load(folder / file_of.NAME)
+    file = file_of.load(folder / output_names.BUBBLES)
     offer = None
     if arguments.schedule is not None:
         asked = (

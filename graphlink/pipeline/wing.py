@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from graphlink import output_names
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError, log
 from graphlink.records import counted
@@ -113,10 +114,10 @@ class Hooks(Wing):
         from graphlink.pipeline import file, svg
 
         log.info("writing the pipeline")
-        with publish.writing(folder / file.NAME) as out:
+        with publish.writing(folder / output_names.BUBBLES) as out:
             out.writelines(file.blocks(part))
-        publish.write(folder / svg.NAME, svg.encode(part))
-        return file.NAME, svg.NAME
+        publish.write(folder / output_names.PIPELINE, svg.encode(part))
+        return output_names.BUBBLES, output_names.PIPELINE
 
     def tracks(self, out: BinaryIO, part: Any) -> bool:
         from graphlink.perfetto.packets import encode
@@ -182,9 +183,10 @@ class Hooks(Wing):
             yield Finding("pipeline-doubts", 0.0, told=part.warnings)
 
     def page_part(self, reading: Reading) -> Any:
-        from graphlink.pipeline.file import NAME, load
+        from graphlink.output_names import BUBBLES
+        from graphlink.pipeline.file import load
 
-        return load(reading.folder / NAME) if reading.summary.pipeline else None
+        return load(reading.folder / BUBBLES) if reading.summary.pipeline else None
 
     def about(self, summary: Any) -> str:
         return f"{counted(summary.pipeline.stages, 'stage')} of a pipeline, from logs" if summary.pipeline else ""

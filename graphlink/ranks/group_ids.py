@@ -10,14 +10,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink import output_names
 from graphlink.model import I64, CommKind, CommOps
 from graphlink.ranks.records import GroupKey
 from graphlink.tables import how_many
 
 GroupIds = dict[GroupKey, int]
 
-NAME: Final = output_names.GROUPS
 MOST: Final = 499  # ASTRA-sim keeps ids above for itself
 _ALIKE: Final = 0.5
 _DIGITS: Final = 6

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from graphlink import output_names
 from graphlink.errors import InputError
 from graphlink.figures import figure
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph_model import Sync
 from graphlink.model import DeviceClock, DeviceMemory, System
+from graphlink.output_names import SUMMARY
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
 from graphlink.read.document import AGAIN
@@ -43,7 +43,6 @@ from graphlink.wings import each, with_fields
 
 FORMAT: Final = 1
 TOP_NAMES: Final = 20  # names without a partner that are listed one by one
-NAME: Final = output_names.SUMMARY
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 WIDE: Final = 100  # columns of what is printed of a run, at most
@@ -235,7 +234,7 @@ def ranks_of(folder: Path) -> Sequence[Rank]:
     Raises:
         InputError: as ``load``.
     """
-    path = folder / NAME
+    path = folder / SUMMARY
     return load(path).ranks if path.exists() and not document.made(path) else ()
 
 
@@ -396,7 +395,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
         for rank in order[:MOST_LINES]
     ]
     head = [name for name in _HEAD if any(of_rank.get(name) for of_rank in cells)]
-    more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
+    more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {SUMMARY}"] if len(ranks) > MOST_LINES else []
     rows = [tuple(of_rank.get(name, "") for name in head) for of_rank in cells]
     align = "".join(_HEAD[name] for name in head)
     parts: Lines = [
@@ -446,7 +445,9 @@ def _rank_warnings(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
         )
         ((kind, words),) = told(text, verbose=True)
         lines.append(f"{kind}, {whose}: {words}")
-    more = [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(causes) > MOST_WARNINGS else []
+    more = (
+        [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {SUMMARY}"] if len(causes) > MOST_WARNINGS else []
+    )
     return [*lines, *more]
 
 

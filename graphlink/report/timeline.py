@@ -30,7 +30,6 @@ from graphlink.records import share_word
 from graphlink.replay.machines import IdealReplay
 from graphlink.tables import concat, numbered_rows, numbered_values, spread
 
-NAME: Final = output_names.TIMELINE
 WAIT: Final = "wait"
 PATH: Final = "critical path"
 UNEXPLAINED: Final = "nothing recorded explains it"
@@ -99,14 +98,14 @@ def join(folder: Path, ranks: Sequence[int], first: Iterable[Callable[[BinaryIO]
             parts.insert(0, ahead)
         else:
             ahead.unlink()
-    with publish.naming(folder / NAME):
+    with publish.naming(folder / output_names.TIMELINE):
         with parts[0].open("ab") as out:
             for path in parts[1:]:
                 with path.open("rb") as part:
                     shutil.copyfileobj(part, out, 1 << 20)
                 path.unlink()
-        parts[0].rename(folder / NAME)
-    return NAME
+        parts[0].rename(folder / output_names.TIMELINE)
+    return output_names.TIMELINE
 
 
 def trace_of(shown: Shown) -> perfetto.PerfettoTrace:

@@ -94,8 +94,8 @@ def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Opti
     """
     files = []
     if any(ids.values()):
-        publish.write(folder / groups.NAME, groups.comm_group_json(ids))
-        files.append(groups.NAME)
+        publish.write(folder / output_names.GROUPS, groups.comm_group_json(ids))
+        files.append(output_names.GROUPS)
     if options.timeline != "none":
         tracks = [functools.partial(wing(name).tracks, part=part) for name, part in parts.items()]
         files.append(timeline.join(folder, sorted(ids), tracks))

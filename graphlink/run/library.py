@@ -130,7 +130,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.summary: summary.Summary = summary.load(folder / summary.NAME)
+        self.summary: summary.Summary = summary.load(folder / output_names.SUMMARY)
         self.ranks: tuple[int, ...] = tuple(sorted(one.rank for one in self.summary.ranks))
         self._read = functools.lru_cache(maxsize=_KEPT)(read_et)
         self._before = kept(_KEPT)

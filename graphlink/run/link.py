@@ -156,7 +156,7 @@ def _complete(recordings: Recordings, out: Out, options: Options, runs_on: RunsO
         for rank in whole.ranks
     }
     same = asked == {names - {None} for names in there}
-    return whole if same and not _changed_since(Path(out.name) / summary.NAME, inputs) else None
+    return whole if same and not _changed_since(Path(out.name) / output_names.SUMMARY, inputs) else None
 
 
 def _changed_since(published: Path, inputs: Sequence[Inputs]) -> bool:
@@ -272,14 +272,14 @@ def _summarised(
         ranks=list(ranks),
         run=result.run,
         warnings=[*warnings, *result.warnings],
-        files=sorted({*result.files, summary.NAME}),
+        files=sorted({*result.files, output_names.SUMMARY}),
         **{
             key: value
             for name, hooks in each()
             for key, value in hooks.of_run(result, recorded.get(name) if recorded else None).items()
         },
     )
-    publish.write_json(folder / summary.NAME, whole)
+    publish.write_json(folder / output_names.SUMMARY, whole)
     return whole
 
 

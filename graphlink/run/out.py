@@ -52,9 +52,9 @@ class LocalOut:
     def published(self) -> summary.Summary | None:
         """Return the summary of an earlier run all of whose files are there."""
         out = Path(self.name)
-        if not (out / summary.NAME).is_file():
+        if not (out / output_names.SUMMARY).is_file():
             return None
-        whole = summary.load(out / summary.NAME)
+        whole = summary.load(out / output_names.SUMMARY)
         return whole if all(output_names.is_own(name) and (out / name).is_file() for name in whole.files) else None
 
     def exists(self) -> bool:
@@ -175,10 +175,10 @@ class RemoteOut:
         return RemotePublication(self.name, force=force)
 
     def published(self) -> summary.Summary | None:
-        if summary.NAME not in (there := _names(self.name)):
+        if output_names.SUMMARY not in (there := _names(self.name)):
             return None
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-            whole = summary.load(files.fetch(f"{self.name}/{summary.NAME}", Path(folder)))
+            whole = summary.load(files.fetch(f"{self.name}/{output_names.SUMMARY}", Path(folder)))
         return whole if set(whole.files) <= set(there) else None
 
     def exists(self) -> bool:
@@ -250,10 +250,10 @@ class RemotePublication:
         if told is not None:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._cut = list(filter(output_names.is_own, msgspec.json.decode(told, type=list[str])))
-        self._listed = files.read(f"{self.url}/{summary.NAME}")
+        self._listed = files.read(f"{self.url}/{output_names.SUMMARY}")
         self._old = list(self._cut)
         if self._listed is not None:
-            where = f"{self.url}/{summary.NAME}"
+            where = f"{self.url}/{output_names.SUMMARY}"
             self._old += publish.replaced_by_force(self._listed, where, self.url, force=self.force)
         self._note(self._cut)
         self._beside = tempfile.TemporaryDirectory(prefix="graphlink-")
@@ -275,20 +275,20 @@ class RemotePublication:
 
     def publish(self) -> None:
         """Put every file from the temporary folder; files of earlier runs are overwritten or removed."""
-        if files.read(f"{self.url}/{summary.NAME}") != self._listed:
+        if files.read(f"{self.url}/{output_names.SUMMARY}") != self._listed:
             publish.raise_overtaken(self.url)
         names = sorted(p.name for p in self.beside.iterdir() if p.is_file())
         there = set(_names(self.url))
         publish.refuse_foreign([name for name in names if name in there], self._old, self.url)
         self._note([*self._old, *names])
         self._put = names
-        files.remove([f"{self.url}/{summary.NAME}"])
+        files.remove([f"{self.url}/{output_names.SUMMARY}"])
         at_once(
             lambda name: files.put_file(self.beside / name, f"{self.url}/{name}"),
-            [name for name in names if name != summary.NAME],
+            [name for name in names if name != output_names.SUMMARY],
         )
         files.remove(f"{self.url}/{name}" for name in sorted(set(self._old).difference(names)))
-        files.put_file(self.beside / summary.NAME, f"{self.url}/{summary.NAME}")
+        files.put_file(self.beside / output_names.SUMMARY, f"{self.url}/{output_names.SUMMARY}")
 
     def _note(self, names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:

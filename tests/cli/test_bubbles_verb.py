@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from graphlink import output_names
 from graphlink.causes import OF_STAGES, Cause
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
@@ -30,7 +31,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def folder(path: Path, given: RunPipeline) -> Path:
     path.mkdir(exist_ok=True)
-    (path / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(given)))
+    (path / output_names.BUBBLES).write_bytes(b"".join(bubbles.blocks(given)))
     return path
 
 
@@ -55,7 +56,7 @@ RUNS = {
 def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, given: RunPipeline) -> None:
     ran = graphlink("bubbles", folder(tmp_path / "out", given), "--top", "5")
     assert (ran.status, ran.err) == (0, "")
-    file = json.loads((tmp_path / "out" / bubbles.NAME).read_text())
+    file = json.loads((tmp_path / "out" / output_names.BUBBLES).read_text())
     head = ran.out.splitlines()
     stages = f"{given.stages} stages, {given.microbatches} microbatches, 1 chunk"
     if given.chunks > 1:  # evidence counts the stages of all chunks
@@ -173,7 +174,7 @@ def offer() -> Any:
 
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
-    file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / output_names.BUBBLES)
     lines = what_if(file, offer().other)
     assert lines[0] == "what if: ZB-H1, 2 stages, 4 microbatches, 1 chunk, on the measured times of a step"
     assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
@@ -185,7 +186,7 @@ def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None
 
 
 def test_the_picture_has_the_computed_schedule_above(tmp_path: Path) -> None:
-    file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / output_names.BUBBLES)
     schedules.compare(file, offer(), tmp_path / "both.svg")
     text = (tmp_path / "both.svg").read_text()
     lanes = [r for r in ElementTree.fromstring(text).iter(f"{SVG}rect") if r.get("class") == "lane"]
@@ -195,7 +196,7 @@ def test_the_picture_has_the_computed_schedule_above(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    file = bubbles.load(folder(tmp_path / "out", simple(2, 4)) / bubbles.NAME)
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 4)) / output_names.BUBBLES)
     with pytest.raises(OutputError, match="cannot be written") as said:
         schedules.compare(file, offer(), tmp_path / "out")
     assert "--compare" in said.value.text()
@@ -243,7 +244,7 @@ def test_folders_that_hold_none(graphlink: Run, tmp_path: Path) -> None:
 
 def test_a_broken_file_is_one_message(graphlink: Run, tmp_path: Path) -> None:
     out = folder(tmp_path / "out", simple(2, 2))
-    (out / bubbles.NAME).write_bytes((out / bubbles.NAME).read_bytes()[:-30])
+    (out / output_names.BUBBLES).write_bytes((out / output_names.BUBBLES).read_bytes()[:-30])
     ran = graphlink("bubbles", out)
     assert (ran.status, ran.out) == (1, "")
     assert "bubbles.json: is no bubbles.json of this version of graphlink" in ran.err
@@ -356,7 +357,7 @@ def test_of_several_pipelines_side_by_side_one_counts(graphlink: Run, tmp_path: 
     given = side_by_side()
     assert given.pipe == (0, 1, 0, 1)
     out = folder(tmp_path / "out", given)
-    file = bubbles.load(out / bubbles.NAME)
+    file = bubbles.load(out / output_names.BUBBLES)
     assert [(s.rank, s.stage, s.replica) for s in file.stages] == [(0, 1, 0), (1, 1, 1), (2, 0, 0), (3, 0, 1)]
     ran = graphlink("bubbles", out, "--schedule", "1f1b", "--compare", tmp_path / "other.svg")
     assert (ran.status, ran.err) == (0, "")
@@ -377,7 +378,7 @@ def test_of_several_pipelines_side_by_side_one_counts(graphlink: Run, tmp_path: 
 
 def test_a_file_that_tells_no_replica_is_of_one_pipeline(graphlink: Run, tmp_path: Path) -> None:
     out = folder(tmp_path / "out", simple(2, 2))
-    (out / bubbles.NAME).write_bytes((out / bubbles.NAME).read_bytes().replace(b'"replica":0,', b""))
+    (out / output_names.BUBBLES).write_bytes((out / output_names.BUBBLES).read_bytes().replace(b'"replica":0,', b""))
     ran = graphlink("bubbles", out, "--schedule", "1f1b")
     assert (ran.status, "side by side" in ran.out) == (0, False)
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from graphlink import output_names
 from graphlink.cli.verbs import VERBS
 from graphlink.pipeline import file as bubbles
 from graphlink.read.heads import looks_like
@@ -52,7 +53,7 @@ def ready(graphlink_once: Run, traces: Path, tmp_path_factory: pytest.TempPathFa
         pair = ["--et", traces / f"et_{rank}.json", "--kineto", traces / f"kineto_{rank}.json"]
         assert graphlink_once("link", "--rank-job", *pair, "--out", base / "jobs", "-q").status == 0
     (base / "pipeline").mkdir()
-    (base / "pipeline" / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(simple(2, 8))))
+    (base / "pipeline" / output_names.BUBBLES).write_bytes(b"".join(bubbles.blocks(simple(2, 8))))
     return {"traces": traces, "out": base / "out", "jobs": base / "jobs", "pipeline": base / "pipeline"}
 
 
@@ -111,7 +112,7 @@ def test_a_node_has_its_attributes_and_edges(graphlink: Run, ready: dict[str, Pa
 
 def test_another_schedule_stands_in_the_data(graphlink: Run, ready: dict[str, Path]) -> None:
     told = json.loads(graphlink("bubbles", ready["pipeline"], "--schedule", "gpipe", "--json", "-").out)
-    file = json.loads((ready["pipeline"] / bubbles.NAME).read_text())
+    file = json.loads((ready["pipeline"] / output_names.BUBBLES).read_text())
     assert {key: told[key] for key in file} == file
     assert told["what_if"]["schedule"] == "GPipe"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from graphlink import output_names
 from graphlink.cli.out import rendered
 from graphlink.report import summary
 from tests.cli.conftest import Ran
@@ -21,7 +22,7 @@ Run = Callable[..., Ran]
 def one_rank(graphlink_once: Run, traces: Path, tmp_path_factory: pytest.TempPathFactory) -> summary.Summary:
     folder = tmp_path_factory.mktemp("run") / "out"
     assert graphlink_once(traces / "kineto_0.json", "-o", folder, "--no-timeline", "-q").status == 0
-    return summary.load(folder / summary.NAME)
+    return summary.load(folder / output_names.SUMMARY)
 
 
 def warned(whole: summary.Summary, *of_ranks: Sequence[str], run: Sequence[str] = ()) -> list[str]:

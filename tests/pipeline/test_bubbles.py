@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from graphlink import output_names
 from graphlink.causes import OF_STAGES, Cause
 from graphlink.cli.out import rendered
 from graphlink.errors import InputError
@@ -82,7 +83,7 @@ def test_it_has_the_published_schema(given: RunPipeline) -> None:
 
 
 def test_records_come_back_as_they_were(given: RunPipeline, tmp_path: Path) -> None:
-    path = tmp_path / bubbles.NAME
+    path = tmp_path / output_names.BUBBLES
     path.write_bytes(b"".join(bubbles.blocks(given)))
     file = bubbles.load(path)
     for run, ranges in zip(given.runs, bubbles.ranges_of(file), strict=True):
@@ -98,7 +99,7 @@ def test_records_come_back_as_they_were(given: RunPipeline, tmp_path: Path) -> N
 
 
 def test_written_in_pieces_it_is_what_one_struct_would_be(given: RunPipeline, tmp_path: Path) -> None:
-    path = tmp_path / bubbles.NAME
+    path = tmp_path / output_names.BUBBLES
     path.write_bytes(b"".join(bubbles.blocks(given)))
     assert json.loads(msgspec.json.encode(bubbles.load(path))) == written(given)
 
@@ -198,7 +199,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("how", list(BROKEN))
 def test_a_broken_file_is_said(how: str, tmp_path: Path) -> None:
-    path, data = tmp_path / bubbles.NAME, b"".join(bubbles.blocks(simple(2, 2)))
+    path, data = tmp_path / output_names.BUBBLES, b"".join(bubbles.blocks(simple(2, 2)))
     assert BROKEN[how](data) != data
     path.write_bytes(BROKEN[how](data))
     with pytest.raises(
@@ -210,7 +211,7 @@ def test_a_broken_file_is_said(how: str, tmp_path: Path) -> None:
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no pipeline was found") as said:
-        bubbles.load(tmp_path / bubbles.NAME)
+        bubbles.load(tmp_path / output_names.BUBBLES)
     assert "do:" in said.value.text()
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink import records
+from graphlink import output_names, records
 from graphlink.causes import OF_STAGES, Cause
 from graphlink.hatches import HATCHES, xml
 from graphlink.model import NOWHERE
@@ -383,7 +383,7 @@ def test_ranges_of_no_step_are_said() -> None:
 
 def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
     made = all_causes()
-    path = tmp_path / bubbles.NAME
+    path = tmp_path / output_names.BUBBLES
     path.write_bytes(b"".join(bubbles.blocks(made)))
     file = bubbles.load(path)
     panels = recorded([s.rank for s in file.stages], bubbles.ranges_of(file), bubbles.idle_of(file), file.steps)

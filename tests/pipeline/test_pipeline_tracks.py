@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink import output_names
 from graphlink.causes import Cause
 from graphlink.model import NOWHERE
 from graphlink.perfetto.packets import encode
@@ -72,12 +73,14 @@ def test_it_stands_beside_the_ranks_without_disturbing_them(tmp_path: Path) -> N
     for rank in (0, 3):
         (tmp_path / timeline.part_name(rank)).write_bytes(written(shown(every_kind(), records(), comm, rank=rank)))
     alone = query(b"".join((tmp_path / timeline.part_name(rank)).read_bytes() for rank in (0, 3)), SLICES)[0]
-    assert timeline.join(tmp_path, [0, 3], [lambda out: wing("pipeline").tracks(out, simple())]) == timeline.NAME
-    errors, rows = query((tmp_path / timeline.NAME).read_bytes(), ERRORS, SLICES)
+    assert (
+        timeline.join(tmp_path, [0, 3], [lambda out: wing("pipeline").tracks(out, simple())]) == output_names.TIMELINE
+    )
+    errors, rows = query((tmp_path / output_names.TIMELINE).read_bytes(), ERRORS, SLICES)
     assert errors == []
     assert [r for r in rows if r["process"] != "pipeline"] == alone
     assert len(on([{**r, "rank": r["process"]} for r in rows], "stage 2", "pipeline")) == 17
-    assert [p.name for p in tmp_path.iterdir()] == [timeline.NAME]
+    assert [p.name for p in tmp_path.iterdir()] == [output_names.TIMELINE]
 
 
 def test_ranges_at_the_same_time_have_rows_of_one_name() -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec import UNSET
 
 import graphlink
+from graphlink import output_names
 from graphlink.cli.parser import parse
 from graphlink.cli.show import show
 from graphlink.gpu.records import StepTime
@@ -38,7 +39,7 @@ COUNTS = {
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     out = tmp_path_factory.mktemp("demo") / "out"
     graphlink.link(DEMO, out=out)
-    return summary.load(out / summary.NAME)
+    return summary.load(out / output_names.SUMMARY)
 
 
 def rows(whole: Summary, *, verbose: bool = False) -> dict[str, str]:

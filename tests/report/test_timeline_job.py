@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+from graphlink import output_names
 from graphlink.cli import main
 from graphlink.errors import OutputError
+from graphlink.output_names import SUMMARY as NAME
 from graphlink.report import timeline
-from graphlink.report.summary import NAME, load
+from graphlink.report.summary import load
 from tests.simulator.et import write_et
 from tests.simulator.kineto import write_kineto
 from tests.simulator.machine import run
@@ -37,9 +39,9 @@ def test_all_ranks_are_in_one_file_however_many_processes_made_it(traces: Path, 
     outs = [tmp_path / name for name in ("one by one", "at once")]
     for jobs, out in enumerate(outs, start=1):
         assert main([str(traces), "--out", str(out), "-q", "--jobs", str(jobs)]) == 0
-    one, other = ((out / timeline.NAME).read_bytes() for out in outs)
+    one, other = ((out / output_names.TIMELINE).read_bytes() for out in outs)
     assert one == other
-    assert processes(outs[0] / timeline.NAME) == ["rank 0", "rank 1"]
+    assert processes(outs[0] / output_names.TIMELINE) == ["rank 0", "rank 1"]
     assert not [p.name for out in outs for p in out.iterdir() if p.suffix == ".part"]
 
 
@@ -49,7 +51,7 @@ def test_machines_from_the_names_of_files(tmp_path: Path) -> None:
         execution = run(training_program(1, Training(steps=1, layers=2, ranks=4, rank=rank)))
         write_kineto(execution, tmp_path / f"gpt_{rank // 2}_{rank % 2}.json")
     assert main([str(tmp_path), "--out", str(tmp_path / "out"), "-q", "--jobs", "1"]) == 0
-    assert processes(tmp_path / "out" / timeline.NAME) == [
+    assert processes(tmp_path / "out" / output_names.TIMELINE) == [
         "node 0 rank 0",
         "node 0 rank 1",
         "node 1 rank 2",
@@ -62,9 +64,9 @@ def test_machines_from_the_names_of_files(tmp_path: Path) -> None:
 def test_the_file_is_the_parts_of_its_ranks_one_after_the_other(tmp_path: Path) -> None:
     for rank, part in enumerate((b"first", b"second")):
         (tmp_path / timeline.part_name(rank)).write_bytes(part)
-    assert timeline.join(tmp_path, [0, 1]) == timeline.NAME
-    assert (tmp_path / timeline.NAME).read_bytes() == b"firstsecond"
-    assert [p.name for p in tmp_path.iterdir()] == [timeline.NAME]
+    assert timeline.join(tmp_path, [0, 1]) == output_names.TIMELINE
+    assert (tmp_path / output_names.TIMELINE).read_bytes() == b"firstsecond"
+    assert [p.name for p in tmp_path.iterdir()] == [output_names.TIMELINE]
 
 
 def test_it_can_be_left_out_and_can_hold_the_replay(traces: Path, tmp_path: Path) -> None:
@@ -72,10 +74,10 @@ def test_it_can_be_left_out_and_can_hold_the_replay(traces: Path, tmp_path: Path
         without, beside = tmp_path / f"without{len(jobs)}{jobs[0][-5:]}", tmp_path / f"beside{len(jobs)}{jobs[0][-5:]}"
         assert main([*jobs, "--out", str(without), "-q", "--no-timeline"]) == 0
         assert not [p.name for p in without.iterdir() if "timeline" in p.name]
-        assert timeline.NAME not in (without / "summary.json").read_text()
+        assert output_names.TIMELINE not in (without / "summary.json").read_text()
         assert main([*jobs, "--out", str(beside), "-q", "--timeline", "both"]) == 0
-        assert processes(beside / timeline.NAME)[:2] == ["rank 0", "rank 0 replayed"]
-        assert f'"{timeline.NAME}"' in (beside / "summary.json").read_text()
+        assert processes(beside / output_names.TIMELINE)[:2] == ["rank 0", "rank 0 replayed"]
+        assert f'"{output_names.TIMELINE}"' in (beside / "summary.json").read_text()
 
 
 def test_one_or_the_other(traces: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import graphlink
+from graphlink import output_names
 from graphlink.cli import main
 from graphlink.errors import InputError, OutputError, UsageError
 from graphlink.graph import path_file as path
@@ -177,7 +178,7 @@ def test_a_replay_is_that_of_the_command(demo: graphlink.Run, tmp_path: Path) ->
 
 def test_a_pipeline_has_bubbles_and_gloo_is_on_no_device() -> None:
     run = graphlink.link(PIPELINE, options=FAST)
-    told, table = bubbles.load(run.folder / bubbles.NAME).idle, run.bubbles()
+    told, table = bubbles.load(run.folder / output_names.BUBBLES).idle, run.bubbles()
     assert table.duration_ns.tolist() == [e.end_ns - e.start_ns for e in told] and table.cause.tolist() == [
         e.cause for e in told
     ]
