@@ -50,12 +50,12 @@ def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -
     all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
-    Inferred ranges count only if every rank of the run has some: what cannot be recognised on one was maybe recognised
-    wrongly on others. O(n log n).
+    Inferred ranges, and names that any training has, count only if every rank of the run has some: what cannot be
+    recognised on one was maybe recognised wrongly on others. O(n log n).
     """
     present = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Pass.F, Pass.B, Pass.I)).any()]
     missing = len(runs) - len(present)
-    if not present or (missing and any(map(_is_inferred, present))):
+    if not present or (missing and not all(map(_says_so, present))):
         return None
     recorded = pipes(present)
     if not recorded.steps or not _passes_on(recorded):
@@ -74,9 +74,8 @@ def _passes_on(recorded: Pipes) -> bool:
     peers besides.
     """
     runs = recorded.runs
-    rules = {rule.removeprefix("inferred:order ") for run in runs for rule in _rules(run)}
     inferred = any(map(_is_inferred, runs))
-    if not inferred and rules - _ANY_TRAINING - {OPTIMIZER.name}:
+    if not inferred and any(map(_says_so, runs)):
         return True
     first = any(run.previous == NOWHERE for run in runs)
     return any(map(_exchanges_messages, runs)) and first and not (inferred and recorded.missing and len(runs) > 1)
@@ -92,6 +91,12 @@ def _exchanges_messages(run: StageRun) -> bool:
 def _rules(run: StageRun) -> list[str]:
     """Return the rules that a rank's ranges were recognised by."""
     return [run.ranges.rules[rule] for rule in np.unique(run.ranges.rule).tolist()]
+
+
+def _says_so(run: StageRun) -> bool:
+    """Return whether some range of a rank has a name that only pipelines give."""
+    rules = {rule.removeprefix("inferred:order ") for rule in _rules(run)}
+    return bool(rules - {*_ANY_TRAINING, OPTIMIZER.name, RULE})
 
 
 def _is_inferred(run: StageRun) -> bool:
