@@ -105,8 +105,9 @@ class Selection:
         return carried(work.work == Work.HOST, self.callers, work.cost_ns, work.column("self_ns"))
 
     def own_ns(self, nodes: Bool) -> int:
-        """Return what nodes cost: with what others carry of them, and without what they carry of others."""
-        rests, cost_ns = self.carried, self.work.cost_ns[nodes].sum()
+        """Return what nodes take: with what others carry of them, without what they carry of others, and without start
+        delays."""
+        rests, cost_ns = self.carried, (self.work.cost_ns - self.work.fixed_ns)[nodes].sum()
         sign = nodes[rests.column].astype(np.int64) - nodes[rests.node]
         return int(cost_ns + (sign * rests.less_ns).sum())
 

@@ -251,6 +251,19 @@ def test_stages_that_are_idle_stand_above_the_messages_in_which_it_shows(tmp_pat
     assert "pipeline_bubble" in {one.kind for one in main_advice(pipeline).advice}  # without a GPU, too
 
 
+def test_communication_counts_without_waiting_that_is_excluded(tmp_path: Path) -> None:
+    """As the main fact does: what was waited for in a collective that counts nowhere."""
+    report(program(comm=900, wait=False), tmp_path)
+    made = graphlink.open(tmp_path / "out").summary
+    device = made.ranks[0].gpu[0]
+    assert device.exposed_comm_ns > 2_000_000
+    rank = msgspec.structs.replace(made.ranks[0], gpu=[msgspec.structs.replace(device, excluded_ns=1_500_000)])
+    run_ = Outputs(msgspec.structs.replace(made, ranks=[rank]), (0,), workload(load(graph_files(tmp_path / "out"))), {})
+    (told, *_) = [one.advice.evidence for one in candidates(run_) if one.advice.kind == "exposed_communication"]
+    exposed, whole = (f"{(ns - 1_500_000) / 1e6:,.3f} ms" for ns in (device.exposed_comm_ns, device.comm_ns))
+    assert told.startswith(f"{exposed} of {whole} are exposed; 1.500 ms more of waiting")
+
+
 def test_a_wait_that_goes(tmp_path: Path) -> None:
     one = program(load=300, gemm=60)
     told = {a.kind: a for a in report(one, tmp_path).advice}
@@ -449,6 +462,8 @@ def test_of_rocm_nothing_is_to_do_with_tools_of_cuda(tmp_path: Path) -> None:
         "all copies are on the GPU"
     )
     assert "rocm-smi" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
+    once = graphlink.link(TRACES / "rocm" / "mi250_minitoy.json.gz", out=tmp_path / "once").advice().advice[0]
+    assert "HIP starts" in once.todo and "CUDA" not in once.todo
 
 
 @pytest.mark.parametrize(

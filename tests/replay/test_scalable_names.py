@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from graphlink.graph.families import late_ops
 from graphlink.graph_model import PART, EdgeKind
 from graphlink.model import NOWHERE
-from graphlink.replay.changes import Changes, parse_scale
+from graphlink.replay.changes import SORTS, Changes, parse_scale
 from graphlink.replay.machines import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.report import scalable
+from graphlink.replay.selection import Selection
 from graphlink.replay.times import closest
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import names_found
@@ -74,6 +75,8 @@ def test_each_text_takes_what_is_listed_and_all_is_listed(given: list[list[N]]) 
         assert parse_scale(f"^{re.escape(one.name)}$=0").name is not None
         assert names_found(work, re.compile(f"^{re.escape(one.name)}\\Z")).sum() >= one.nodes or one.sort == "delay"
         assert not one.name.endswith(PART) or one.sort != "host"
+        nodes = names_found(work, re.compile(f"^{re.escape(one.name)}\\Z")) & (work.work == SORTS[one.sort])
+        assert one.sort == "delay" or Selection(work).own_ns(nodes) == one.ns
         assert one.path_ns is not None
         assert 0 <= one.path_ns <= one.ns
     assert sum(one.path_ns or 0 for one in found) == path.length_ns
