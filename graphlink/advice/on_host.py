@@ -42,7 +42,6 @@ _HOOKS: Final = (
     "there, one thread of Python at a time"
 )
 _ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
-_ONCE_ON_GPU: Final = "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), "
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZERS: Final = "optimizer"  # a cause of advice
 _ALLOCATOR: Final = "allocator"  # another
@@ -359,8 +358,8 @@ def once(run: Outputs) -> Iterator[Candidate]:
             evidence=once_words(most) + others,
             todo="warm up before the recording begins (graphlink.capture leaves out the first steps)"
             + ", or link later steps alone (graphlink link --step)" * in_steps
-            + f". Such things happen once: {_ONCE_ON_GPU * any(rank.gpu for rank in some)}a library is loaded, memory "
-            "is used for the first time, a thread waits for a core",
+            + f". Such things happen once: {run.tools.starts * any(rank.gpu for rank in some)}a library is loaded, "
+            "memory is used for the first time, a thread waits for a core",
             why_not="most of this time came once, and not in each step"
             if in_steps
             else "whether it comes in each step is not known: fewer than two steps are marked",

@@ -33,19 +33,27 @@ class Candidate(NamedTuple):
 
 
 class Tools(NamedTuple):
-    """What shows the processes on a GPU, what its clocks, and the types of numbers that its matrix units take."""
+    """What shows the processes on a GPU, what its clocks, the types of numbers that its matrix units take, and what its
+    libraries do once."""
 
     processes: str
     clocks: str
     types: str
+    starts: str
 
 
 NVIDIA: Final = Tools(
     "nvidia-smi",
     "nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi",
     "fp16 by torch.autocast, or from Ampere on bf16 or TF32 (torch.set_float32_matmul_precision('high'))",
+    "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), ",
 )
-AMD: Final = Tools("rocm-smi --showpids", "rocm-smi", "fp16 or bf16 by torch.autocast")
+AMD: Final = Tools(
+    "rocm-smi --showpids",
+    "rocm-smi",
+    "fp16 or bf16 by torch.autocast",
+    "HIP starts, MIOpen chooses an algorithm (torch.backends.cudnn.benchmark), ",
+)
 
 
 @dataclass(frozen=True)

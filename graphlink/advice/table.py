@@ -48,7 +48,7 @@ def first_lines(report: AdviceReport, folder: str, *, whole: bool = True) -> Lin
     rows, commands = [("saves most", "no change of those that were tried would save time")], dict[str, str]()
     for best in shown[:1]:
         at_most = "at most " * (best.band is not None and best.band.why == BOUND)
-        name = "what to do" if best.gain_ns is None else "saves most" if whole and saves_most(best, shown) else "saves"
+        name = "look at" if best.gain_ns is None else "saves most" if whole and saves_most(best, shown) else "saves"
         rows = [(name, f"{at_most}{gain_words(best, f' of {path_of(report)}')}{best.what}")]
         if best.most_pct is None or best.most_pct >= ENOUGH_PCT:
             rows += [("do", best.todo), ("gain", best.supposed), ("sure", _band(best, report.path_ns))]
