@@ -21,7 +21,7 @@ from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.gpu.fact import main_causes, steps_stand
-from graphlink.model import Bool
+from graphlink.model import NOWHERE, Bool
 from graphlink.operations import records as operation_records
 from graphlink.output_names import SUMMARY
 from graphlink.replay.assumptions import cannot
@@ -29,6 +29,7 @@ from graphlink.replay.band import band, step_ns, unmeasured
 from graphlink.replay.changes import Changes
 from graphlink.replay.coupled import followed
 from graphlink.replay.folder import load, load_groups
+from graphlink.replay.loader import loaders_of
 from graphlink.replay.machines import ends, gain_pct, play, usual_machine
 from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
@@ -56,6 +57,7 @@ _DIR: Final = re.compile(r"(?<= )DIR\b")
 _MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts")  # what may be the main fact without a gain
 _WITHOUT_GAIN: Final[Mapping[Kind, int]] = {"pipeline_bubble": 1, "once": 2}  # before others, in this order
 _OF_MESSAGES: Final[tuple[Kind, ...]] = ("exposed_communication", "blocking_sync")  # how idle stages show, too
+_WHOLE: Final[tuple[Kind, ...]] = ("straggler", "python_pause")  # what can go as a whole
 _IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer")
 _WITHOUT_GPU: Final[tuple[Kind, ...]] = (
     "pipeline_bubble",
@@ -215,14 +217,15 @@ def in_order(
     gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``: most of the run
     did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than one, and behind
     advice ``about`` the main fact, if they gain no more than twice as much; what can go as a whole, a pause or a range
-    beside the training, before both. Waits that gain more than the share of time in which GPUs computed nothing,
-    ``bare_pct``, stand as launches do: these have as much to compute without them. Messages stand behind stages of a
-    pipeline that are idle for longer, ``stages_pct``."""
+    beside the training, before both, and so work that could be faster behind these and behind a late rank. Waits that
+    gain more than the share of time in which GPUs computed nothing, ``bare_pct``, stand as launches do: these have as
+    much to compute without them. Messages stand behind stages of a pipeline idle for longer, ``stages_pct``."""
 
     def most(some: Callable[[Candidate], bool]) -> float:
         return max((one.advice.share_pct for one in advice if one.advice.most_pct is not None and some(one)), default=0)
 
     heaviest = most(lambda one: one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
+    whole = most(lambda one: one.advice.kind in _WHOLE or one.cause.startswith(ASIDE))
     main = most(lambda one: one.advice.kind in about)
     messages = most(lambda one: one.advice.kind in _OF_MESSAGES)
 
@@ -238,7 +241,7 @@ def in_order(
             # it can go whole, and no op takes half of its time for the asking; some steps have all of it
             return 0, -gain * candidate.seldom - heaviest, False
         supposing = candidate.cause == LAUNCHES or (one.kind == "blocking_sync" and gain > bare_pct)
-        ahead = max(heaviest, main * (one.kind not in about)) if supposing else 0.0
+        ahead = max(heaviest, main * (one.kind not in about)) if supposing else whole * (one.kind == "heaviest_work")
         behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
         own = -min(gain, ahead) if behind else -gain
         return 0 if one.most_pct >= LEAST_PCT else 4, own, behind or one.kind in _OF_MESSAGES
@@ -316,8 +319,9 @@ def _covered(heavy: Candidate, others: Sequence[Candidate], selection: Selection
 
 def _changed(candidate: Candidate, selection: Selection) -> Bool:
     """Return the nodes whose times an advice is about; none where these are all nodes of steps."""
-    changes = candidate.changes.time if candidate.changes else ()
-    some = [selection.nodes(change) for change in changes if change.anything and change.kind != "even_out"]
+    changes = candidate.changes or Changes()
+    some = [selection.nodes(one) for one in changes.time if one.anything and (one.rank is not None or not one.even_out)]
+    some += [loaders_of(selection.work)[0] != NOWHERE for _ in changes.dataloader]
     return np.asarray(np.any([np.zeros(len(selection.work), np.bool_), *some], axis=0))
 
 

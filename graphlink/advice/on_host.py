@@ -211,14 +211,14 @@ def allocators(run: Outputs) -> Iterator[Candidate]:
     if not idle_ns:
         return
     once = {gain.name for rank in ranks_of(run) for gain in rank.once}  # it starts CUDA, or loads a library
-    changes, kept_ns = list[TimeChange](), 0
-    for name in sorted(spent, key=lambda name: (-spent[name], name)):
-        change = _inside(name)
-        own_ns = 0 if name in once else int(run.work.cost_ns[run.selection.nodes(change)].sum())
-        if own_ns:
-            changes.append(replace(change, scale=max(round(1 - spent[name] / own_ns, 4), 0)))
-        else:
-            kept_ns += spent[name]
+    inside = {name: _inside(name) for name in spent.keys() - once}
+    own_ns = {name: int(run.work.cost_ns[run.selection.nodes(change)].sum()) for name, change in inside.items()}
+    changes = [
+        replace(inside[name], scale=max(round(1 - spent[name] / own_ns[name], 4), 0))
+        for name in sorted(own_ns, key=lambda name: (-spent[name], name))
+        if own_ns[name]
+    ]
+    kept_ns = spent.total() - sum(spent[name] for name in own_ns if own_ns[name])
     names = {name for wait in sync_waits(run.work) for name in wait.names if ALLOCATOR.fullmatch(name)}
     removed = [WaitChange(which=name, remove=True) for name in sorted(names | _freeing(run, spent))]
     yield Candidate(
@@ -257,11 +257,10 @@ def _inside(op: str) -> TimeChange:
 
 def _freeing(run: Outputs, allocating: Iterable[str]) -> set[str]:
     """Return the ops that wait for all work of a device inside of ops that allocate: so that memory can be freed."""
-    ops = [_inside(op) for op in allocating if op != PYTHON]
-    nodes = np.any([run.selection.nodes(op) for op in ops], axis=0) if ops else np.zeros(len(run.work), np.bool_)
-    for_all = [wait for wait in sync_waits(run.work) if nodes[wait.part]]
-    for_all = [wait for wait in for_all if any(role_of(name) == Role.DEVICE_SYNC for name in wait.names)]
-    return {name for wait in for_all for name in waiting_ops(wait)}
+    nodes = [run.selection.nodes(_inside(op)) for op in allocating if op != PYTHON]
+    inside = np.any([np.zeros(len(run.work), np.bool_), *nodes], axis=0)
+    for_all = [wait for wait in sync_waits(run.work) if Role.DEVICE_SYNC in map(role_of, wait.names)]
+    return {name for wait in for_all if inside[wait.part] for name in waiting_ops(wait)}
 
 
 def blocking_syncs(run: Outputs) -> Iterator[Candidate]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from graphlink.advice.outputs import Candidate, Outputs, Tools, ranks_of, scaled
 from graphlink.advice.records import Advice, Kind
@@ -40,6 +41,7 @@ _NO_PAUSE: Final = rf"^(?!{_PAUSE[1:]}|{STEP_MARK.pattern[:-2]}(?:{re.escape(PAR
 _MOST: Final = 0.9  # of usual pauses; of a difference, in so few names that these are its cause
 _FEW: Final = 3
 _ONCE: Final = 0.8  # of all, in one pause
+_LEAST: Final = 0.02  # of what a rank takes longer: names with less are as on the others
 _OWN: Final = (Work.HOST, Work.GAP, Work.KERNEL, Work.COPY, Work.DELAY)
 _SELDOM: Final = "less often, beside the training (a thread, a process, asynchronous checkpoints), or before it"
 _CALLER: Final = (
@@ -420,8 +422,8 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
 
 
 def _slower(work: Workload, rank: int) -> tuple[Changes, str]:
-    """Return what makes a rank as the median of the others, and what takes it longer: by name where a few make most of
-    the difference and are less than half of the others' work, else by sort.
+    """Return what makes a rank as the median of the others, and what takes it longer most: by name where those that
+    matter are less than half of the others' work, else by sort.
 
     Communication is no cause: it holds the waiting for others.
     """
@@ -432,25 +434,31 @@ def _slower(work: Workload, rank: int) -> tuple[Changes, str]:
     for key in (family * len(Work) + work.work, work.work.astype(np.int64)):
         count = int(key.max()) + 1
         spent = sums(len(work.ranks) * count, work.member * count + key, cost_ns).reshape(-1, count)
+        calls = np.bincount(work.member * count + key, cost_ns > 0, spent.size).reshape(-1, count)
         own_ns = spent[work.ranks.index(rank)]
         usual_ns = np.median(np.delete(spent, work.ranks.index(rank), axis=0), axis=0)
         more_ns = np.maximum(own_ns - usual_ns, 0)
-        most = np.argsort(-more_ns, kind="stable")[:_FEW]
-        most = most[more_ns[most] > (1 - _MOST) * more_ns.max()]
-        of_sorts = np.isin(np.arange(len(own_ns)) % len(Work), most % len(Work))
-        if more_ns[most].sum() >= _MOST * more_ns.sum() and 2 * usual_ns[most].sum() < usual_ns[of_sorts].sum():
+        order = np.argsort(-more_ns, kind="stable")
+        slower = order[more_ns[order] > _LEAST * more_ns.sum()]
+        of_sorts = np.isin(np.arange(len(own_ns)) % len(Work), slower % len(Work))
+        if more_ns[slower].sum() >= _MOST * more_ns.sum() and 2 * usual_ns[slower].sum() < usual_ns[of_sorts].sum():
             break
-    of = [(Work(k % len(Work)), names[k // len(Work)] if len(own_ns) > len(Work) else "") for k in most.tolist()]
+    of = {k: (Work(k % len(Work)), names[k // len(Work)] if len(own_ns) > len(Work) else "") for k in slower.tolist()}
     changes = scaled(
         *(
             (sort, f"^{escaped(name)}$" if name else "", round(float(usual_ns[k] / own_ns[k]), 4))
-            for k, (sort, name) in zip(most.tolist(), of, strict=True)
+            for k, (sort, name) in of.items()
         ),
         rank=rank,
     )
+    time = [  # as with experts, not all kernels of a name may be slow; what other ranks have fewer of stays scaled
+        replace(one, scale=None, even_out=True) if sort == Work.KERNEL and not np.ptp(calls[:, k]) else one
+        for one, (k, (sort, _)) in zip(changes.time, of.items(), strict=True)
+    ]
     why = "".join(
         f"; {shortened(name) or SORT_OF[sort] + ' work'} takes {ms(int(own_ns[k]))} ms there, {ms(int(usual_ns[k]))} "
         "on the others"
-        for k, (sort, name) in zip(most.tolist(), of, strict=True)
+        for k, (sort, name) in [*of.items()][:_FEW]
+        if more_ns[k] > (1 - _MOST) * more_ns.max()
     )
-    return changes, why
+    return replace(changes, time=tuple(time)), why
