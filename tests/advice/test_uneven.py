@@ -192,18 +192,27 @@ def test_only_those_kernels_of_a_late_rank_become_quicker_that_are_slow() -> Non
     assert why == "; product takes 0.400 ms there, 0.200 on the others", "what matters most, and all are as the others"
 
 
-@pytest.mark.parametrize(("op_ms", "pause_ms", "what"), [(60, 0, "aten::add"), (0, 60, "Python between ops")])
-def test_what_took_long_in_one_call_of_one_step_came_once(tmp_path: Path, op_ms: int, pause_ms: int, what: str) -> None:
+@pytest.mark.parametrize(
+    ("op_us", "pause_us", "whats"),
+    [
+        (60_000, 30, ["aten::add took long once"]),
+        (100, 60_000, ["Python between ops took long once"]),
+        (150, 30, []),  # less than a hundredth of the run
+    ],
+)
+def test_what_took_long_in_one_call_of_one_step_came_once(
+    tmp_path: Path, op_us: int, pause_us: int, whats: list[str]
+) -> None:
     """Another process took the core for a while: nothing of each step would gain from that."""
     once = (3, 4)  # step, op
     run = recorded(
         tmp_path,
-        lambda step, k: op_ms * 1000 or 100 if (step, k) == once else 100,
-        lambda step: pause_ms * 1000 or 30 if step == once[0] else 30,
+        lambda step, k: op_us if (step, k) == once else 100,
+        lambda step: pause_us if step == once[0] else 30,
         sizes=(1,) * 6,
     )
     told = run.advice().advice
-    assert [one.what for one in told if one.kind == "once"] == [f"{what} took long once"]
+    assert [one.what for one in told if one.kind == "once"] == whats
     assert not [one for one in told if one.kind in ("uneven_steps", "python_pause")]
 
 
