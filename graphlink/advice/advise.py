@@ -57,7 +57,6 @@ _DIR: Final = re.compile(r"(?<= )DIR\b")
 _MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts")  # what may be the main fact without a gain
 _WITHOUT_GAIN: Final[Mapping[Kind, int]] = {"pipeline_bubble": 1, "once": 2}  # before others, in this order
 _OF_MESSAGES: Final[tuple[Kind, ...]] = ("exposed_communication", "blocking_sync")  # how idle stages show, too
-_WHOLE: Final[tuple[Kind, ...]] = ("straggler", "python_pause")  # what can go as a whole
 _IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer")
 _WITHOUT_GPU: Final[tuple[Kind, ...]] = (
     "pipeline_bubble",
@@ -217,7 +216,7 @@ def in_order(
     gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``: most of the run
     did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than one, and behind
     advice ``about`` the main fact, if they gain no more than twice as much; what can go as a whole, a pause or a range
-    beside the training, before both, and so work that could be faster behind these and behind a late rank. Waits that
+    beside the training, before both. Work that could be faster stands so behind what makes a rank late. Waits that
     gain more than the share of time in which GPUs computed nothing, ``bare_pct``, stand as launches do: these have as
     much to compute without them. Messages stand behind stages of a pipeline idle for longer, ``stages_pct``."""
 
@@ -225,7 +224,7 @@ def in_order(
         return max((one.advice.share_pct for one in advice if one.advice.most_pct is not None and some(one)), default=0)
 
     heaviest = most(lambda one: one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
-    whole = most(lambda one: one.advice.kind in _WHOLE or one.cause.startswith(ASIDE))
+    late = most(lambda one: one.advice.kind == "straggler")
     main = most(lambda one: one.advice.kind in about)
     messages = most(lambda one: one.advice.kind in _OF_MESSAGES)
 
@@ -241,7 +240,7 @@ def in_order(
             # it can go whole, and no op takes half of its time for the asking; some steps have all of it
             return 0, -gain * candidate.seldom - heaviest, False
         supposing = candidate.cause == LAUNCHES or (one.kind == "blocking_sync" and gain > bare_pct)
-        ahead = max(heaviest, main * (one.kind not in about)) if supposing else whole * (one.kind == "heaviest_work")
+        ahead = max(heaviest, main * (one.kind not in about)) if supposing else late * (one.kind == "heaviest_work")
         behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
         own = -min(gain, ahead) if behind else -gain
         return 0 if one.most_pct >= LEAST_PCT else 4, own, behind or one.kind in _OF_MESSAGES
