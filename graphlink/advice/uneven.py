@@ -324,8 +324,9 @@ def _longer(run: Outputs, steps: Steps, quick_ns: I64, more_ns: I64, pattern: st
 
 def _came_once(run: Outputs, name: str, ns: int) -> Iterator[Candidate]:
     """Return what took a hundredth of the run in one call of one step, unless it is told among what ranks did once."""
-    known = {gain.name for rank in ranks_of(run) for gain in rank.once}
-    if name not in known and 100 * ns >= max(rank.critical_path.length_ns for rank in ranks_of(run)):
+    if 100 * ns >= max(one.critical_path.length_ns for one in ranks_of(run)) and name not in {
+        gain.name for rank in ranks_of(run) for gain in rank.once
+    }:
         advice = Advice(
             kind="once",
             what=f"{PYTHON if name == GAP_NAME else shortened(name)} took long once",
