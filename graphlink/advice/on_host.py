@@ -302,7 +302,8 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         whom, todo = _ON_DEVICE if on_device[op] else _ON_SENDERS if receiving else _ON_RANKS
         often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
         cause, cause_ns = causes[op].most_common(1)[0]
-        cause, of_it = shortened(cause), f", {ms(ns)} ms in all, {ms(cause_ns)} ms of it" * bool(ns)
+        cause, of_it = shortened(cause), ", all" if cause_ns >= ns else f" in all, {ms(cause_ns)} ms of it"
+        of_it = f", {ms(ns)} ms{of_it}" * bool(ns)
         if on_device[op]:
             pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls[op])) or "Pageable" in cause)
             todo = _COPIED if _TO_DEVICE.search(cause) else todo + _PIN * pin

@@ -687,14 +687,15 @@ def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("to_us", "copied", "do"),
+    ("to_us", "said", "do"),
     [
-        (500, "Memcpy HtoD (Pageable -> Device)", "make what is copied on the GPU"),
-        (20, "Memcpy DtoH (Device -> Pageable)", "no .item(), .cpu(), print or nonzero"),
+        (500, "0.580 ms in all, 0.500 ms of it for Memcpy HtoD", "make what is copied on the GPU"),
+        (20, "0.100 ms in all, 0.080 ms of it for Memcpy DtoH", "no .item(), .cpu(), print or nonzero"),
+        (0, "0.080 ms, all for Memcpy DtoH", "no .item(), .cpu(), print or nonzero"),
     ],
 )
 def test_waits_of_an_op_are_told_by_what_most_of_their_time_is_for(
-    tmp_path: Path, to_us: int, copied: str, do: str
+    tmp_path: Path, to_us: int, said: str, do: str
 ) -> None:
     """One copy to the GPU and two back from it, 40 us each: not by how many there are."""
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
@@ -711,10 +712,7 @@ def test_waits_of_an_op_are_told_by_what_most_of_their_time_is_for(
     (told,) = [
         each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "blocking_sync"
     ]
-    waited_us = max(to_us, 80)
-    assert told.evidence == (
-        f"3 waits (cudaMemcpyAsync), {(to_us + 80) / 1000:.3f} ms in all, {waited_us / 1000:.3f} ms of it for {copied}"
-    )
+    assert told.evidence.startswith(f"3 waits (cudaMemcpyAsync), {said}")
     assert told.todo.startswith(do) and "non_blocking=True" in told.todo
 
 
