@@ -278,12 +278,12 @@ def _jitter(work: Workload, played: Played, path: ReplayPath, steps: _Steps) -> 
 
     The variance of a step is that of the steps after the first, which may warm up; and beside it, counting as
     ``WEIGHT`` steps, the sum of the variances of the nodes on the path, each among its equals: those of its name that
-    come as the k-th in other steps; in one step, all of its name.
+    come as the k-th in these steps; in two steps as the k-th of both, in one step all of its name.
     """
     count = max(steps.count, 1)
     took_ns = (played.end_ns - played.begin_ns).astype(np.float64)
     equal = steps.equal if count > 1 else _equal_times(work.member, work.names()[0], took_ns)
-    variance = _variance(equal, took_ns)[path.node]
+    variance = _variance(equal, took_ns, steps.of_node > 0 if count > 2 else np.ones(len(equal), np.bool_))[path.node]
     repeats = ~np.isnan(variance)
     known = float(path.own_ns[repeats].sum()) / max(path.length_ns, 1)
     # what nothing repeats differs as much as the rest
@@ -347,11 +347,11 @@ def _equal_times(member: I32, family: I64, took_ns: F64) -> I64:
     return spread(len(order), order, np.cumsum(first) - 1)
 
 
-def _variance(same: I64, value: F64) -> F64:
-    """Return the variance among the nodes of the number of each; nan of one alone."""
-    many = np.bincount(same)
-    mean = np.bincount(same, value) / many
-    squares = np.bincount(same, (value - mean[same]) ** 2)
+def _variance(same: I64, value: F64, counts: Bool) -> F64:
+    """Return the variance among the nodes of the number of each that ``counts``; nan where fewer than two do."""
+    many = np.bincount(same, counts)
+    mean = np.bincount(same, value * counts) / np.maximum(many, 1)
+    squares = np.bincount(same, (value - mean[same]) ** 2 * counts)
     return np.where(many > 1, squares / np.maximum(many - 1, 1), np.nan)[same]
 
 

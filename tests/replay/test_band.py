@@ -156,11 +156,11 @@ def test_a_bare_step_loses_what_ops_that_are_gone_cost_to_record() -> None:
     assert bare_steps_ns((work, still), (work, critical_path(work, still)), [1, 1], {}) is None
 
 
-def test_the_spread_is_that_of_steps_after_the_first_and_of_equal_nodes() -> None:
+def test_the_spread_is_that_of_steps_and_of_equal_nodes_after_the_first_step() -> None:
     steps = [(50, 90), (10, 20), (14, 16), (12, 24)]
     told = found(chain(steps), "host=2", np.cumsum([0, *map(sum, steps[:-1])]).tolist())
     of_steps = np.var([2 * sum(s) for s in steps[1:]], ddof=1)
-    of_nodes = sum(np.var([2 * s[k] for s in steps], ddof=1) for k in (0, 1))
+    of_nodes = sum(np.var([2 * s[k] for s in steps[1:]], ddof=1) for k in (0, 1))
     joined = (WEIGHT * of_nodes + 2 * of_steps) / (WEIGHT + 2)
     took = np.array([sum(s) for s in steps[1:]])
     runs = float(np.sqrt((10 * FLOOR[Work.HOST] ** 2 + 2 * (took.std(ddof=1) / took.mean()) ** 2) / 12))
