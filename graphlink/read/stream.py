@@ -42,8 +42,9 @@ _BETWEEN = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
 _AROUND = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*"[^"\\]{0,40}"')
 _SLICE = 1 << 22  # bounds the memory of the columns below
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_NO_JSON: Final = re.compile(  # what JSON has not; strings, which may hold it: a name may have quotes inside
-    rb'(?P<head>"name"\s*:\s*")(?P<name>(?:(?!":).)*?)"(?=\s*,\s*"(?:pid|ctrl_deps|id)"\s*:)|"(?P<string>(?:[^"\\]|\\.)*)"'
+# what JSON has not; strings, which may hold it: a name may have quotes inside. A group a character would take 50 bytes
+_NO_JSON: Final = re.compile(
+    rb'(?P<head>"name"\s*:\s*")(?P<name>(?:(?!":).)*?)"(?=\s*,\s*"(?:pid|ctrl_deps|id)"\s*:)|"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"'
     rb"|(?P<none>-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?))|-?(?P<us>\d+)\.-(?P<ns>\d+)|,(?=[ \t\r\n]*[\]}])",
     re.DOTALL,
 )
