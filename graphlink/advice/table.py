@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
-from graphlink.records import Lines, Table, command_lines, counted, ms
-from graphlink.replay.band import BOUND, band_head, band_words
+from graphlink.records import Lines, Table, command_lines, counted, ms, percent
+from graphlink.replay.band import BOUND, band_head, band_words, uncertain
 
 
 def advice_table(report: AdviceReport, top: int) -> Lines:
@@ -88,7 +88,14 @@ def _band(one: Advice, path_ns: int) -> str:
     if one.band is None or one.gain_ns is None:
         return ""
     before_ns = one.gain_ns + (one.band.run.ns if one.band.run else 0)
-    return f"{band_head(one.band)}: " * (one.band.run is not None) + band_words(one.band, before_ns, path_ns)[0]
+    head, step = f"{band_head(one.band)}: " * (one.band.run is not None), one.band.step
+    of_step = (one.gain_step_pct or 0) / 100
+    if uncertain(one.band, before_ns) and step is not None and 0 < of_step < 1:
+        was_ns = round(step.ns / (1 - of_step))
+        if step.high_ns < was_ns:  # the first step, or what came once, makes the run uncertain
+            saves = " to ".join(percent(was_ns - ns, was_ns) for ns in (step.high_ns, step.low_ns))
+            return f"{head}steps take {ms(step.low_ns)} to {ms(step.high_ns)} ms on average: saves {saves} of a step"
+    return head + band_words(one.band, before_ns, path_ns)[0]
 
 
 def path_of(report: AdviceReport, alone: str = "") -> str:

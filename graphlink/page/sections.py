@@ -59,7 +59,7 @@ def communication(found: Found) -> Section:
     parts += (
         [_groups(run.groups)]
         if run.groups
-        else [Sentence(["No communication between the ranks was found."], note=True)]
+        else [Sentence(["No communication between the ranks was recorded with its group."], note=True)]
     )
     parts += [*([_ranks(run)] if run.waits else []), *hidden]
     parts += [_apart(run)] if run.set_apart else []

@@ -268,7 +268,7 @@ def matched_lines(run: Run) -> list[str]:
 def _matched(matched: Matched) -> str:
     known = ((matched.collectives, "collective"), (matched.messages, "message"))
     met = " and ".join(counted(number, word) for number, word in known if number)
-    parts = [f"{met} joined over the ranks" if met else "no communication"]
+    parts = [f"{met} joined over the ranks" if met else "none: no communication was recorded with its group"]
     parts += [f"{count:,} ops alone: {reason}" for reason, count in matched.alone.items()]
     missing = f"{counted(matched.unmatched, 'op')} without a partner" if matched.unmatched else ""
     return "; ".join([*parts, missing] if missing else parts)

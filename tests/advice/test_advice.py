@@ -18,7 +18,7 @@ from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import Advice, AdviceReport, Kind
-from graphlink.advice.table import advice_table, first_lines
+from graphlink.advice.table import advice_rows, advice_table, first_lines
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
@@ -30,7 +30,7 @@ from graphlink.ranks.summary import Straggler
 from graphlink.replay.band import BOUND
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import graph_files, load
-from graphlink.replay.records import Band
+from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import workload
 from graphlink.wings import wing
 from tests.replay.hand import COLL, GPU, N
@@ -492,6 +492,23 @@ def test_of_a_small_gain_the_first_screen_says_no_more_than_what_it_is(pct: floa
     told = AdviceReport(ranks=[0], machine="ideal", replayed_ns=9000, path_ns=9000, advice=[small], notes=[])
     _, rows, *commands = first_lines(told, "out")
     assert [*(name for name, _ in rows.rows), *commands] == said  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("high_ns", "said"),
+    [
+        (9 * 10**6, "90 % band: steps take 6.000 to 9.000 ms on average: saves 10.0 % to 40.0 % of a step"),
+        (11 * 10**6, "90 % band: too uncertain to tell from no gain: a second run of 6 steps with this change takes"),
+    ],
+)
+def test_where_the_run_is_uncertain_its_steps_are_told_if_they_are_not(high_ns: int, said: str) -> None:
+    run = Span(ns=99 * 10**6, low_ns=80 * 10**6, high_ns=120 * 10**6)
+    step = Span(ns=8 * 10**6, low_ns=6 * 10**6, high_ns=high_ns)
+    of = Band(level_pct=90, steps=6, unexplained_ns=[0, 0], latency_ns=[0, 0], run=run, step=step)
+    gain = Advice(
+        kind="copies", what="what", evidence="", todo="this", gain_ns=10**6, gain_pct=1, gain_step_pct=20, band=of
+    )
+    assert dict(advice_rows(gain, 100 * 10**6))["sure"].startswith(said)
 
 
 def test_gains_say_of_how_long_a_run_they_are_where_its_path_is_shorter() -> None:
