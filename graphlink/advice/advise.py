@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from graphlink.advice.records import ENOUGH_PCT, KINDS, LEAST_PCT, Advice, Advic
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
-from graphlink.gpu.fact import main_causes, steps_stand
+from graphlink.gpu.fact import main_causes, once_fact, steps_stand
 from graphlink.model import NOWHERE, Bool
 from graphlink.operations import records as operation_records
 from graphlink.output_names import SUMMARY
@@ -36,7 +37,7 @@ from graphlink.replay.played import Played
 from graphlink.replay.selection import Selection
 from graphlink.replay.whatif import fit
 from graphlink.replay.workload import workload
-from graphlink.report.summary import Summary, once_fact
+from graphlink.report.summary import Summary
 from graphlink.report.summary import load as load_summary
 
 if TYPE_CHECKING:
@@ -212,13 +213,14 @@ def in_order(
     advice: Sequence[Candidate], about: Collection[Kind], bare_pct: float, stages_pct: float, *, most_once: bool
 ) -> list[Candidate]:
     """Return the advice by its gain of a step, else of the run, behind what disturbs the run from outside, then what
-    came once, then what has no gain, then what gains too little to be printed. What came once is first where nothing
-    gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``: most of the run
-    did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than one, and behind
-    advice ``about`` the main fact, if they gain no more than twice as much; what can go as a whole, a pause or a range
-    beside the training, before both. Work that could be faster stands so behind what makes a rank late. Waits that
-    gain more than the share of time in which GPUs computed nothing, ``bare_pct``, stand as launches do: these have as
-    much to compute without them. Messages stand behind stages of a pipeline idle for longer, ``stages_pct``."""
+    came once, then what has no gain or none of a step, then what gains too little to be printed. What came once is
+    first where nothing gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``:
+    most of the run did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than
+    one, and behind advice ``about`` the main fact, if they gain no more than twice as much; what can go as a whole, a
+    pause or a range beside the training, before both. Work that could be faster stands so behind what makes a rank
+    late. Waits that gain more than the share of time in which GPUs computed nothing, ``bare_pct``, stand as launches
+    do: these have as much to compute without them. Messages stand behind stages of a pipeline idle for longer,
+    ``stages_pct``."""
 
     def most(some: Callable[[Candidate], bool]) -> float:
         return max((one.advice.share_pct for one in advice if one.advice.most_pct is not None and some(one)), default=0)
@@ -243,12 +245,14 @@ def in_order(
         ahead = max(heaviest, main * (one.kind not in about)) if supposing else late * (one.kind == "heaviest_work")
         behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
         own = -min(gain, ahead) if behind else -gain
-        return 0 if one.most_pct >= LEAST_PCT else 4, own, behind or one.kind in _OF_MESSAGES
+        counts = 4 if one.most_pct < LEAST_PCT else 0 if gain >= LEAST_PCT else 3
+        return counts, own, behind or one.kind in _OF_MESSAGES
 
     much = any(-place(one)[1] >= ENOUGH_PCT for one in advice)
     ahead = ("once",) if most_once else () if much else _MAIN
-    if not much and any(candidate.advice.kind == "once" for candidate in advice):
-        advice = [candidate for candidate in advice if candidate.advice.kind != "heaviest_work"]
+    if any(candidate.advice.kind == "once" for candidate in advice):
+        least_pct = LEAST_PCT if much else math.inf
+        advice = [one for one in advice if one.advice.kind != "heaviest_work" or one.advice.share_pct >= least_pct]
     return sorted(advice, key=lambda each: (each.advice.kind not in ahead or each.changes is not None, *place(each)))
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
+from graphlink.gpu.fact import first_more_ns
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.linking.call_roles import Role, role_of
@@ -344,18 +345,23 @@ def once(run: Outputs) -> Iterator[Candidate]:
     step saves it.
     """
     yield from _loading(run)
-    some = [rank for rank in ranks_of(run) if rank.once]
+    some = [rank for rank in ranks_of(run) if rank.once or first_more_ns(rank)]
     if not some:
         return
-    most = max(some, key=once_ns)
+    most = max(some, key=lambda rank: (once_ns(rank), first_more_ns(rank)))
+    more_ns = first_more_ns(most)
     in_steps = len(getattr(most, "steps", ())) > 1
     others = f"; {counted(len(some) - 1, 'more rank')} with such ops" if len(some) > 1 else ""
     yield Candidate(
         Advice(
             kind="once",
-            what=f"{shortened(most.once[0].name)} took long {'once' if in_steps else 'in one piece'}"
+            what=f"{shortened(most.once[0].name) if most.once else 'the first step'} took long "
+            + ("once" if in_steps else "in one piece")
             + f" on rank {most.rank}" * (len(run.ranks) > 1),
-            evidence=once_words(most) + others,
+            evidence="; ".join(
+                filter(None, (once_words(most), f"the first step {ms(more_ns)} ms more" * bool(more_ns)))
+            )
+            + others,
             todo="warm up before the recording begins (graphlink.capture leaves out the first steps)"
             + ", or link later steps alone (graphlink link --step)" * in_steps
             + f". Such things happen once: {run.tools.starts * any(rank.gpu for rank in some)}a library is loaded, "

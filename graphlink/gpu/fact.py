@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from statistics import fmean, pstdev
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -14,8 +15,8 @@ from msgspec.structs import asdict
 
 from graphlink.causes import MEANING
 from graphlink.gpu.table import idle_causes, replay_words, spent
-from graphlink.records import counted, percent, share_word, shares_words, time
-from graphlink.report.summary import once_fact
+from graphlink.records import counted, percent, share_word, shares_words, shortened, time
+from graphlink.report.summary import SHOWN_ONCE, once_ns
 
 MEANS: Final = {  # part of the time of a device -> what it does then, and what that means on a page
     "compute_ns": ("computing", "compute"),
@@ -25,6 +26,7 @@ MEANS: Final = {  # part of the time of a device -> what it does then, and what 
 }
 _WORTH: Final = 0.05  # of the time of the GPUs: less idle time is told without its cause
 _FEW: Final = 4  # times as much work as in the steps that count: these do not stand for the run
+_LEAST_STEPS: Final = 3  # a first one, and others that can agree
 _FIRST: Final = slice(1)
 _OTHERS: Final = slice(1, None)
 _APART: Final = 0.1  # of its time: by so much more than all together a rank has to spend on it to be named
@@ -43,6 +45,40 @@ Words = list[str | Figure]
 
 def _share_of(part: float, whole: float, means: str) -> Figure:
     return Figure(percent(part, whole), part / whole if whole else 0.0, means)
+
+
+def first_more_ns(rank: Any) -> int:
+    """Return how much longer the first step of a rank took than the others on average, where it took more than twice
+    as long as any of two or more; 0 where that is no hundredth of the critical path."""
+    told = getattr(rank, "iterations", UNSET)
+    if told is UNSET or told.count < _LEAST_STEPS or told.first_ns <= 2 * told.longest_ns:
+        return 0
+    more_ns = int(told.first_ns - told.mean_ns)
+    return more_ns if 100 * more_ns >= rank.critical_path.length_ns else 0
+
+
+def once_fact(ranks: Sequence[Any]) -> str:
+    """Return what came once, and what to do about it, where that is most of the critical paths of ranks, in single
+    calls or in first steps; else ""."""
+    took_ns, whole_ns = sum(map(once_ns, ranks)), sum(rank.critical_path.length_ns for rank in ranks)
+    in_calls = 2 * took_ns > whole_ns
+    took_ns = took_ns if in_calls else sum(map(first_more_ns, ranks))
+    if 2 * took_ns <= whole_ns:
+        return ""
+    most = max(ranks, key=once_ns if in_calls else first_more_ns)
+    calls = (f"{shortened(gain.name)} ({time(gain.once_ns)})" for gain in most.once[:SHOWN_ONCE])
+    paths = "the critical path" if len(ranks) == 1 else f"the critical paths of {len(ranks):,} ranks"
+    into = (
+        f"calls that took long once in this recording, such as {', '.join(calls)}"
+        if in_calls
+        else f"the first step, beyond the {time(most.iterations.mean_ns)} that others take: that came once in this "
+        "recording"
+    )
+    return (
+        f"{percent(took_ns, whole_ns)} of {paths}, {time(took_ns)} of {time(whole_ns)}, went into {into}. Record more "
+        f"steps, after a warm-up, to see what takes long each time: all else took {time(whole_ns - took_ns)} here, and "
+        "gains are per cent of the whole."
+    )
 
 
 def main_fact(summary: Any) -> Words:
@@ -90,12 +126,13 @@ def _of_gpus(every: Sequence[Any], run: Any) -> Words:
 def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
     """Return the ranks with the time of their GPUs in the steps that count, all but the first, and when that is, in
     words; as they are and "" where a rank has no such steps, its host ran ahead in them, or three quarters of the work
-    lie outside of these."""
+    lie outside of these, but for that of the first where the others agree."""
     counting = [
         SimpleNamespace(rank=rank.rank, gpu=[gpu for step in rank.steps[1:] for gpu in step.gpu]) for rank in ranks
     ]
     inside, busy = (_work_ns(gpu for rank in some for gpu in rank.gpu) for some in (counting, ranks))
     ahead = any(getattr(getattr(rank, "iterations", None), "on_device_ns", UNSET) is not UNSET for rank in ranks)
+    busy -= _agree(ranks) * _work_ns(gpu for rank in ranks for step in rank.steps[_FIRST] for gpu in step.gpu)
     if not all(part.gpu for part in counting) or _FEW * inside < busy or ahead:
         return ranks, ""
     count = max(len(rank.steps) for rank in ranks) - 1
@@ -103,11 +140,18 @@ def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:
 
 
 def steps_stand(ranks: Sequence[Any]) -> bool:
-    """Tell whether the steps that count, all but the first, stand for the run: GPUs have a quarter of the work of the
-    first there, and more."""
+    """Tell whether the steps that count, all but the first, stand for the run: they agree, or GPUs have a quarter of
+    the work of the first there, and more."""
     parts = ([gpu for rank in ranks for step in rank.steps[part] for gpu in step.gpu] for part in (_FIRST, _OTHERS))
     first, others = map(_work_ns, parts)
-    return _FEW * others >= first
+    return _FEW * others >= first or _agree(ranks)
+
+
+def _agree(ranks: Sequence[Any]) -> bool:
+    """Tell whether each rank has two or more steps after the first in which its GPUs have about as much work: no work
+    is two standard deviations and more from the mean."""
+    work_ns = [[_work_ns(step.gpu) for step in rank.steps[_OTHERS]] for rank in ranks]
+    return all(len(steps) > 1 and 2 * pstdev(steps) < fmean(steps) for steps in work_ns)
 
 
 def _work_ns(devices: Iterable[Any]) -> int:

@@ -34,7 +34,6 @@ from graphlink.records import (
     percent,
     share_word,
     shortened,
-    time,
     told,
 )
 from graphlink.tables import grouped
@@ -46,7 +45,7 @@ TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 WIDE: Final = 100  # columns of what is printed of a run, at most
-_SHOWN_ONCE: Final = 3
+SHOWN_ONCE: Final = 3
 _HEAD: Final = {  # columns of the line of a rank, with their sides
     "rank": ">",
     "ms": ">",
@@ -353,27 +352,13 @@ def once_words(rank: Rank) -> str:
         "the path)"
         for gain in rank.once
     ]
-    more = [f"{len(words) - _SHOWN_ONCE} more"] if len(words) > _SHOWN_ONCE else []
-    return "; ".join([*words[:_SHOWN_ONCE], *more])
+    more = [f"{len(words) - SHOWN_ONCE} more"] if len(words) > SHOWN_ONCE else []
+    return "; ".join([*words[:SHOWN_ONCE], *more])
 
 
 def once_ns(rank: Any) -> int:
     """Return how much of the critical path of a rank came once."""
     return sum(min(gain.once_ns, gain.on_path_ns) for gain in rank.once)
-
-
-def once_fact(ranks: Sequence[Any]) -> str:
-    """Return what came once, and what to do about it, where that is most of the critical paths of ranks; else ""."""
-    took_ns, whole_ns = sum(map(once_ns, ranks)), sum(rank.critical_path.length_ns for rank in ranks)
-    if 2 * took_ns <= whole_ns:
-        return ""
-    calls = (f"{shortened(gain.name)} ({time(gain.once_ns)})" for gain in max(ranks, key=once_ns).once[:_SHOWN_ONCE])
-    paths = "the critical path" if len(ranks) == 1 else f"the critical paths of {len(ranks):,} ranks"
-    return (
-        f"{percent(took_ns, whole_ns)} of {paths}, {time(took_ns)} of {time(whole_ns)}, went into calls that took long "
-        f"once in this recording, such as {', '.join(calls)}. Record more steps, after a warm-up, to see what takes "
-        f"long each time: all else took {time(whole_ns - took_ns)} here, and gains are per cent of the whole."
-    )
 
 
 def lost(rank: Rank) -> str:

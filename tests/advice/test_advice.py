@@ -578,6 +578,52 @@ def test_what_comes_in_each_step_stands_above_what_came_once(tmp_path: Path) -> 
     assert (gain.name, gain.count) == ("aten::start", 1) and abs(gain.once_ns - 30_000_000) < 100_000
 
 
+def test_a_first_step_that_takes_longer_than_all_others_came_once(tmp_path: Path) -> None:
+    """None of its calls has most of the time of an op; the same op is heavy in each step."""
+    actions: list[Action] = []
+    for step in range(5):
+        actions += [Begin(f"ProfilerStep#{step}", annotation=True)]
+        actions += [Begin("aten::slow"), Host((1_000 + 9_000 * (step == 0)) * US), End()] * 3 + [End()]
+    path = tmp_path / "kineto_0.json"
+    write_kineto(run(Program((Thread("main", tuple(actions)),))), path, dialect="2026")
+    run_ = graphlink.link(path, out=tmp_path / "out", options=graphlink.Options(timeline="none"))
+    report = run_.advice()
+    assert not run_.summary.ranks[0].once
+    assert "went into the first step, beyond the 3.0" in report.once
+    assert [one.kind for one in report.advice] == ["heaviest_work", "once"]
+    assert report.advice[1].what == "the first step took long once"
+    assert re.match(r"the first step 27\.\d+ ms more", report.advice[1].evidence)
+
+
+def test_what_gains_nothing_in_a_step_that_counts_stands_behind_what_came_once() -> None:
+    steps: dict[Kind, tuple[float, float | None]] = {
+        "heaviest_work": (10, 0),
+        "blocking_sync": (20, 0),
+        "copies": (1, 8),
+        "once": (0, None),
+    }
+
+    def told(*, least: float) -> list[str]:
+        advice = [
+            Candidate(
+                Advice(
+                    kind=kind,
+                    what="",
+                    evidence="",
+                    todo="",
+                    gain_pct=None if step is None else pct,
+                    gain_step_pct=None if step is None else max(step, least),
+                ),
+                None if step is None else Changes(),
+            )
+            for kind, (pct, step) in steps.items()
+        ]
+        return [one.advice.kind for one in in_order(advice, [], 100, 0, most_once=False)]
+
+    assert told(least=0) == ["copies", "once", "blocking_sync"]
+    assert told(least=1) == ["copies", "heaviest_work", "blocking_sync", "once"]
+
+
 @pytest.mark.parametrize(("sizes", "factor"), [({"data": 4}, 1.8), ({"data": 2, "tensor": 2}, 1.3)])
 def test_a_straggler_that_is_as_quick_as_the_others(tmp_path: Path, sizes: dict[str, int], factor: float) -> None:
     training = ClusterTraining(**{"tensor": 1, "pipeline": 1, **sizes}, straggler=(1, factor))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from graphlink.gpu.fact import main_fact
+from graphlink.gpu.fact import main_fact, steps_stand
 
 
 def rank(number: int = 0, *, gpus: int = 1, once: Sequence[int] = (), **spent: int) -> Any:
@@ -126,8 +126,36 @@ def test_steps_of_a_host_that_ran_ahead_do_not_stand_for_the_run() -> None:
     whole, step = rank(compute=160, idle_python=60), rank(compute=70, idle_python=30)
     whole.steps = [step, step]
     for on_device, first in ((UNSET, "In the step after the first"), (5, "The GPU spends 72.7 % of 220 ms")):
-        whole.iterations = SimpleNamespace(on_device_ns=on_device)
+        whole.iterations = SimpleNamespace(on_device_ns=on_device, count=2)
         assert said(whole).startswith(first)
+
+
+def test_steps_that_agree_stand_for_the_run_whatever_the_first_takes() -> None:
+    first, step, other = (
+        rank(compute=300, idle_host_work=100),
+        rank(compute=8, idle_python=2),
+        rank(compute=1, idle_python=9),
+    )
+    whole = rank(compute=316, idle_host_work=100, idle_python=4)
+    whole.iterations = SimpleNamespace(
+        count=3, first_ns=400_000_000, mean_ns=10_000_000, longest_ns=11_000_000, on_device_ns=UNSET
+    )
+    whole.steps = [first, step, step]
+    once, after = said(whole).split(" Record more steps, after a warm-up, ")
+    assert once == (
+        "92.9 % of the critical path, 390 ms of 420 ms, went into the first step, beyond the 10.0 ms that others take: "
+        "that came once in this recording."
+    )
+    assert "In the 2 steps after the first, the GPU spends 80.0 % of 20.0 ms computing" in after
+    assert steps_stand([whole])
+    whole.steps = [first, step, other]
+    assert "The GPU spends 75.2 % of 420 ms computing" in said(whole) and not steps_stand([whole])
+    whole.steps, whole.iterations.count = [first, step], 2
+    assert said(whole).startswith("The GPU spends 75.2 % of 420 ms computing") and not steps_stand([whole])
+    whole.iterations.count, whole.iterations.longest_ns = 3, 200_000_000
+    assert said(whole).startswith("The GPU spends"), "a later step takes half of that"
+    whole.iterations.longest_ns, whole.critical_path.length_ns = 11_000_000, 800_000_000
+    assert said(whole).startswith("The GPU spends"), "most of the path lies elsewhere"
 
 
 def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
