@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from graphlink.gpu.fact import main_fact, steps_stand
+from graphlink.gpu.fact import first_more_ns, main_fact, steps_stand
 
 
 def rank(number: int = 0, *, gpus: int = 1, once: Sequence[int] = (), **spent: int) -> Any:
@@ -156,6 +156,9 @@ def test_steps_that_agree_stand_for_the_run_whatever_the_first_takes() -> None:
     assert said(whole).startswith("The GPU spends"), "a later step takes half of that"
     whole.iterations.longest_ns, whole.critical_path.length_ns = 11_000_000, 800_000_000
     assert said(whole).startswith("The GPU spends"), "most of the path lies elsewhere"
+    assert first_more_ns(whole) == 390_000_000
+    whole.critical_path.length_ns = 40_000_000_000
+    assert first_more_ns(whole) == 0, "no hundredth of the path"
 
 
 def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
