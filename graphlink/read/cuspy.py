@@ -71,8 +71,8 @@ def bare_copies(device: Parts, strings: Strings) -> list[str]:
     """Warn of copies whose name says nothing of their memory."""
     copies = np.count_nonzero(device.seen("name") == strings.get("Memcpy", NOWHERE))
     said = (
-        f"copies ({copies}) do not say which memory they are between, as in a .pftrace: a call that waited for one of "
-        "pageable memory has no wait; PyTorch's JSON of the same recording says it"
+        f"copies ({copies}) do not say which memory they are between, as in a .pftrace: that a call waited for one of "
+        "pageable memory is told where it was behind other work; PyTorch's JSON of the same recording says it of all"
     )
     return [said] if copies else []
 

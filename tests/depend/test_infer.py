@@ -8,7 +8,7 @@ import pytest
 from graphlink.depend.build import BuildOptions, find
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
-from graphlink.model import SyncKind
+from graphlink.model import DeviceKind, SyncKind
 from tests.build import Call, Device, Host, Sync, build_trace
 
 
@@ -240,7 +240,7 @@ def _copied(name: str, call: Call, ended: float, correlation: int) -> bool:
     trace = build_trace(
         host=[Host("op", 0, 1000), Host("next", 1001, 1010)],
         calls=[Call("cudaLaunchKernel", 0, 1, 1), call],
-        device=[Device("k", 5, 20, 1), Device(name, 26, ended, correlation)],
+        device=[Device("k", 5, 20, 1), Device(name, 26, ended, correlation, kind=DeviceKind.MEMCPY)],
     )
     dependencies = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     return name in {trace.strings[trace.device.name[s]] for s in dependencies.host.source.tolist()}
@@ -360,10 +360,29 @@ def test_one_that_began_after_its_call_was_taken_into_it_and_did_not_wait() -> N
     assert _staged("Memcpy HtoD (Pageable -> Device)", 905, 115) == set()
 
 
-def _staged(name: str, began: float, returned: float) -> set[str]:
-    """What a copy call from 100 on waited for, with an op on its stream that ends at 900."""
+@pytest.mark.parametrize(("began", "returned", "stream", "found"), [
+    (905, 960, 7, {"k"}),  # as one from pageable memory
+    (905, 985, 7, {"Memcpy"}),  # as one to pageable memory
+    (931, 985, 7, set()),
+    (905, 960, 9, set()),
+    (905, 985, 9, {"Memcpy"}),  # behind what its stream was made to wait for
+    (905, 904, 7, set()),
+])  # fmt: skip
+def test_a_copy_that_does_not_say_between_what_shows_it_behind_other_work(
+    began: float, returned: float, stream: int, found: set[str]
+) -> None:
+    assert _staged("Memcpy", began, returned, stream) == found
+
+
+def test_a_copy_that_does_not_say_between_what_shows_nothing_on_an_idle_device() -> None:
+    assert not _copied("Memcpy", Call("cudaMemcpyAsync", 17, 60, 2), 55, 2)
+    assert _copied("Memcpy", Call("cudaMemcpyAsync", 16.5, 60, 2), 55, 2)
+
+
+def _staged(name: str, began: float, returned: float, stream: int = 7) -> set[str]:
+    """What a copy call from 100 on waited for, with an op (on ``stream``) that ends at 900."""
     launch, copy = Call("cudaLaunchKernel", 0, 1, 1), Call("cudaMemcpyAsync", 100, returned, 2)
-    device = [Device("k", 5, 900, 1), Device(name, began, 980, 2)]
+    device = [Device("k", 5, 900, 1, stream=stream), Device(name, began, 980, 2, kind=DeviceKind.MEMCPY)]
     trace = build_trace(host=[Host("op", 0, 1000), Host("next", 1001, 1010)], calls=[launch, copy], device=device)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     return {trace.strings[trace.device.name[s]] for s in found.host.source.tolist()}
