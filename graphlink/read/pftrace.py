@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.kinds import PACKET
-from graphlink.read.pftrace_rows import BEGIN, END, MESSAGES, Rows
+from graphlink.read.pftrace_rows import BEGIN, END, MESSAGES, Rows, of_sequence
 from graphlink.read.source import Source, open_source
 from graphlink.tables import how_many, lookup, places, spread, successive
 
@@ -178,6 +178,7 @@ class _Times:
         self._slices = array("Q")  # of each begin and end: time, track, whether it is a begin
         self._spans = array("Q")  # of each row of a GPU: id, start, length, queue, device
         self._waits = array("Q")  # row, and id of what it waits for
+        self.tracks: list[Any] = []
         self.batches: list[tuple[int, bool]] = []  # size, and whether there is more than ends of slices
 
     def take(self, batches: _Batches) -> None:
@@ -195,7 +196,9 @@ class _Times:
                 elif packet.HasField("stage"):
                     stage, row = packet.stage, len(self._spans) // 5
                     waits(number for ident in stage.waits for number in (row, ident))
-                    spans((stage.id, packet.timestamp, stage.duration, stage.queue, stage.gpu))
+                    spans((stage.id, packet.timestamp, stage.duration, of_sequence(packet) + stage.queue, stage.gpu))
+                elif packet.HasField("track"):
+                    self.tracks.append(packet.track)
             self.batches.append((batches.size, wanted))
 
     def lengths(self) -> tuple[I64, int]:
@@ -251,6 +254,7 @@ def _nested(when: I64, track: I64, begin: Bool) -> tuple[NDArray[np.intp], NDArr
 def _texts(batches: _Batches, times: _Times | None) -> Iterator[bytes]:
     """Yield a JSON trace. Without ``times`` slices have no length."""
     rows, text = Rows(), ""
+    rows.note_tracks(times.tracks if times is not None else ())
     lengths, ends_left = times.lengths() if times is not None else (None, 0)
     each: Iterator[int] = iter(array("q", lengths.tobytes())) if lengths is not None else repeat(0)
     try:

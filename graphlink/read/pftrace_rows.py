@@ -1,12 +1,13 @@
 """The packets of PyTorch's binary traces, one by one, as the rows that its JSON has of the same recording.
 
-Numbers of names, categories, tracks and lanes are given in packets before those that use them. Rows of a GPU are render
-stages, or slices on tracks of a process "GPU n" (earlier builds).
+Numbers of names, categories and lanes are given in packets before those that use them, for each sequence of packets
+its own. Rows of a GPU are render stages, or slices on tracks of a process "GPU n" (earlier builds).
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -23,12 +24,12 @@ _TYPES: Final = {
 }
 _FIELDS: Final = {  # by message: name, number and type of each that is read; * is repeated. Texts stay bytes
     "Times": "packets 1 *Timed",  # of the first pass
-    "Timed": "timestamp 8 uint, slice 11 Begin, stage 53 Span, clock 58 uint",
+    "Timed": "timestamp 8 uint, sequence 10 uint, slice 11 Begin, stage 53 Span, clock 58 uint, track 60 Track",
     "Begin": "type 9 uint, track 11 uint",
     "Span": "id 1 uint, duration 2 uint, gpu 11 uint, queue 13 uint, waits 18 *uint",
     "Trace": "packets 1 *Packet",
-    "Packet": "snapshot 6 Snapshot, timestamp 8 uint, slice 11 Slice, words 12 Words, counter 52 Counter, "
-    "stage 53 Stage, track 60 Track",
+    "Packet": "snapshot 6 Snapshot, timestamp 8 uint, sequence 10 uint, slice 11 Slice, words 12 Words, "
+    "counter 52 Counter, stage 53 Stage, track 60 Track",
     "Snapshot": "clocks 1 *Clock",
     "Clock": "id 1 uint, timestamp 2 uint",
     "Track": "uuid 1 uint, process 3 Process, thread 4 Thread",
@@ -53,6 +54,7 @@ _FIELDS: Final = {  # by message: name, number and type of each that is read; * 
     "Extent": "x 1 uint, y 2 uint, z 3 uint",
 }
 BEGIN, END = 1, 2
+IIDS: Final = 31  # bits of a number that a sequence gives; above them are the 32 of the sequence
 _BOOT, _REAL = 6, 1  # clocks
 _MOST_TEXTS, _LONGEST_TEXT = 1 << 14, 1 << 9  # of arguments that are kept
 _NAME_TAG, _INTEGER_TAG = 10 << 3 | 2, 4 << 3  # of an argument
@@ -91,6 +93,11 @@ def _message_classes() -> dict[str, Any]:
 
 
 MESSAGES: Final = _message_classes()
+
+
+def of_sequence(packet: Any) -> int:
+    """Return what the sequence of a packet adds to the numbers that it gives."""
+    return int(packet.sequence) << IIDS
 
 
 def _quoted(text: bytes) -> str:
@@ -166,7 +173,9 @@ class Rows:
         self._counters: dict[int, tuple[str, dict[int, str]]] = {}
         self._processes: dict[int, str] = {}
         self._tracks: dict[int, tuple[str, str]] = {}  # process, and place as rows have it
-        self._args, self._extras, self._launches = _Args(), _Texts(_extra), _Texts(_launch)
+        self._sequence = 0  # of the packet, as the upper bits of a number
+        self._args: dict[int, _Args] = defaultdict(_Args)
+        self._extras, self._launches = _Texts(_extra), _Texts(_launch)
 
     def header(self) -> bytes:
         """Return the text before all rows, the first time."""
@@ -183,6 +192,7 @@ class Rows:
             DecodeError: arguments are damaged.
         """
         for packet in packets:
+            self._sequence = of_sequence(packet)
             is_slice = packet.HasField("slice")
             if is_slice:
                 event = packet.slice
@@ -205,7 +215,8 @@ class Rows:
     def flow(self, number: int, start: tuple[int, int, int], end: tuple[int, int, int]) -> bytes:
         """Return both rows of a flow between rows of a GPU; each end: device, queue, time in ns."""
         rows = (
-            f'{{"ph":"{ph}","id":{number},"pid":{gpu},"tid":{self._lanes.get(queue, queue)},"ts":{self._us(ns)},'
+            f'{{"ph":"{ph}","id":{number},"pid":{gpu},"tid":{self._lanes.get(queue, queue % (1 << IIDS))},'
+            f'"ts":{self._us(ns)},'
             f'"cat":"ac2g","name":"ac2g"{rest}}},'
             for ph, rest, (gpu, queue, ns) in (("s", "", start), ("f", ',"bp":"e"', end))
         )
@@ -223,24 +234,31 @@ class Rows:
             self.has_clock, self._origin_ns, self._base_ns = True, packet.timestamp, packet.timestamp
 
     def _note(self, words: Any) -> None:
+        of, args = self._sequence, self._args[self._sequence]
         for table, entries in ((self._names, words.names), (self._kernels, words.kernels)):
-            table.update((word.iid, f'"name":{_quoted(word.text)},') for word in entries)
-        self._categories.update((word.iid, f'"cat":{_quoted(word.text)},') for word in words.categories)
+            table.update((of + word.iid, f'"name":{_quoted(word.text)},') for word in entries)
+        self._categories.update((of + word.iid, f'"cat":{_quoted(word.text)},') for word in words.categories)
         for word in words.stages:
+            iid = of + word.iid
             text = word.text.decode("utf-8", "replace")
             lane = _LANE.match(text)
             if lane is not None:
-                self._lanes[word.iid] = int(lane[1])
+                self._lanes[iid] = int(lane[1])
                 if not text.endswith(f"] stream {int(lane[1])}"):
-                    self._lane_names[word.iid] = f'"name":{_quoted(text[lane.end() :].encode())},'
+                    self._lane_names[iid] = f'"name":{_quoted(text[lane.end() :].encode())},'
             category = _quoted(_STAGES[text].encode() if text in _STAGES else word.text)
-            self._stages[word.iid] = f'"cat":{category},', f'"name":{_quoted(word.text)},'
+            self._stages[iid] = f'"cat":{category},', f'"name":{_quoted(word.text)},'
         if words.args:
-            self._args.names.update((word.iid, word.text) for word in words.args)
-            self._args.clear()
+            args.names.update((word.iid, word.text) for word in words.args)
+            args.clear()
         for counters in words.counters:
             names = {spec.id: _quoted(spec.name) for spec in counters.about.specs}
-            self._counters[counters.iid] = (f'"GPU {counters.gpu} Counters"', names)
+            self._counters[of + counters.iid] = (f'"GPU {counters.gpu} Counters"', names)
+
+    def note_tracks(self, tracks: Iterable[Any]) -> None:
+        """Note tracks that may stand behind what uses them."""
+        for track in sorted(tracks, key=lambda one: bool(one.HasField("thread"))):
+            self._track(track)
 
     def _track(self, track: Any) -> str:
         if track.HasField("process"):
@@ -257,10 +275,10 @@ class Rows:
         return ""
 
     def _slice(self, event: Any, start_ns: int, length_ns: int | None) -> str:
-        args = "".join(map(self._args.__getitem__, event.args))[:-1]
+        args = "".join(map(self._args[self._sequence].__getitem__, event.args))[:-1]
         process, place = self._tracks.get(event.track, ("", ""))
-        name = self._names.get(event.name) or f'"name":{_quoted(event.text)},'
-        category = self._categories.get(event.category) or _category(process, name, args)
+        name = self._names.get(self._sequence + event.name) or f'"name":{_quoted(event.text)},'
+        category = self._categories.get(self._sequence + event.category) or _category(process, name, args)
         if length_ns is None:
             span = '"ph":"i"'
         elif length_ns < 0:
@@ -270,17 +288,19 @@ class Rows:
         return f'{{{span},{category}{name}{place}"ts":{start_ns - self._origin_ns}e-3,"args":{{{args}}}}},'
 
     def _stage(self, stage: Any, start_ns: int) -> str:
-        category, kind = self._stages.get(stage.stage, ('"cat":"gpu_render_stage",', ""))
-        lane = self._lanes.get(stage.queue, stage.queue)
+        of = self._sequence
+        queue = of + stage.queue
+        category, kind = self._stages.get(of + stage.stage, ('"cat":"gpu_render_stage",', ""))
+        lane = self._lanes.get(queue, stage.queue)
         args = "".join(map(self._extras.__getitem__, stage.extra))
-        if stage.queue in self._lanes:
+        if queue in self._lanes:
             args = args.replace(f'"original_stream":{lane},', "") + f'"stream":{lane},'
-            args += self._lane_names.get(stage.queue, "") if '"name":' not in args else ""
+            args += self._lane_names.get(queue, "") if '"name":' not in args else ""
         else:
             args = args.replace('"original_stream":', '"stream":')
         if "gpu_memset" in category and '"memory kind":' not in args:
             args += '"memory kind":0,'  # zeros are left out
-        name = self._names.get(stage.name) or self._kernels.get(stage.kernel) or kind
+        name = self._names.get(of + stage.name) or self._kernels.get(of + stage.kernel) or kind
         if function := _HOST_FUNCTION.search(args):
             name = f'"name":"HostNode: {function[1]}",'
         place = f'"pid":{stage.gpu},"tid":{lane},"ts":{self._us(start_ns)}'
@@ -294,7 +314,7 @@ class Rows:
         return row
 
     def _counter(self, counter: Any, when_ns: int) -> str:
-        process, names = self._counters.get(counter.counters, ('""', {}))
+        process, names = self._counters.get(self._sequence + counter.counters, ('""', {}))
         rows = []
         for value in counter.values:
             number = msgspec.json.encode(value.whole if value.HasField("whole") else value.fraction).decode()

@@ -197,6 +197,46 @@ def test_rows_of_a_stream_of_packets_are_nested(tmp_path: Path) -> None:
     assert trace.left_out["no category, ph E"] == 1
 
 
+def test_each_sequence_of_packets_has_its_own_numbers(tmp_path: Path) -> None:
+    recording = Recording()
+    recording.begin(1_000, "outer", "cpu_op")
+    words = recording.packet()
+    words.trusted_packet_sequence_id = 1 << 31
+    words.interned_data.event_names.add(iid=NAMES.index("outer") + 1, name="gemm of another")
+    words.interned_data.event_names.add(iid=NAMES.index("gemm") + 1, name="gemm of another")
+    words.interned_data.debug_annotation_names.add(iid=1, name="correlation")
+    for iid, name in {1: "Memset", 2: "Kernel", 100: "[9] stream 9"}.items():
+        words.interned_data.gpu_specifications.add(iid=iid, name=name)
+    recording.begin(2_000, "inner", "cpu_op")
+    recording.end(9_000)
+    recording.end(3_000)
+    for sequence, kind, ident in ((0, "Kernel", 1), (1 << 31, "Memcpy", 2)):
+        stage = recording.stage(ident, 5_000 * ident, 1_000, kind, correlation=5, graph_id=2, graph_node_id=ident)
+        stage.name_iid = NAMES.index("gemm") + 1
+        stage.extra_data[0].value = str(5 + 2 * ident)
+        stage.event_wait_ids.extend([1] * (ident - 1))
+        recording.trace.packet[-1].trusted_packet_sequence_id = sequence
+    trace = recording.read(tmp_path)
+    assert lengths(trace) == {"outer": 8_000, "inner": 1_000}
+    assert [trace.strings[name] for name in trace.device.name] == ["gemm", "gemm of another"]
+    assert trace.device.kind.tolist() == [DeviceKind.KERNEL] * 2
+    assert trace.device.stream.tolist() == [7, 9]
+    waits = [row["tid"] for row in events(tmp_path / "kineto_0.pftrace") if row.get("id") == 1 << 40]
+    assert waits == [7, 9]
+
+
+def test_tracks_may_stand_behind_what_uses_them(tmp_path: Path) -> None:
+    recording = Recording()
+    recording.begin(1_000, "outer", "cpu_op")
+    recording.end(4_000)
+    packets = [*recording.trace.packet]
+    tracks = [packet for packet in packets if packet.HasField("track_descriptor")]
+    rest = [packet for packet in packets if not packet.HasField("track_descriptor")]
+    recording.trace = pb.Trace(packet=[*rest, *reversed(tracks)])
+    trace = recording.read(tmp_path)
+    assert (lengths(trace), trace.host.tid.tolist()) == ({"outer": 3_000}, [78])
+
+
 def lengths(trace: Trace) -> dict[str, int]:
     ns = trace.host.end_ns - trace.host.start_ns
     return {trace.strings[name]: int(length) for name, length in zip(trace.host.name, ns, strict=True)}
