@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.kinds import PACKET
-from graphlink.read.pftrace_rows import BEGIN, END, MESSAGES, Rows, of_sequence
+from graphlink.read.pftrace_rows import BEGIN, END, IIDS, MESSAGES, Rows
 from graphlink.read.source import Source, open_source
 from graphlink.tables import how_many, lookup, places, spread, successive
 
@@ -38,6 +38,7 @@ _MAX_PACKET_BYTES: Final = 64 << 20  # the one with all names is the longest
 _CLOCKS: Final = (0, 6)  # of packets: that of the trace, and BOOTTIME, which is the same
 _FOUR_BYTES: Final = 0x80808080  # the upper bits of a length
 _MOST_BYTES: Final = 10  # of a length
+_LARGEST: Final = (1 << 64) - 1  # number
 _FLOWS: Final = 1 << 12  # in a text
 _FIRST_WAIT: Final = 1 << 40  # ids of flows between nodes of a graph, as PyTorch numbers them
 _LAST: Final = b'{"ph":"M"}]}'
@@ -196,7 +197,8 @@ class _Times:
                 elif packet.HasField("stage"):
                     stage, row = packet.stage, len(self._spans) // 5
                     waits(number for ident in stage.waits for number in (row, ident))
-                    spans((stage.id, packet.timestamp, stage.duration, of_sequence(packet) + stage.queue, stage.gpu))
+                    queue = (packet.sequence << IIDS) + stage.queue & _LARGEST
+                    spans((stage.id, packet.timestamp, stage.duration, queue, stage.gpu))
                 elif packet.HasField("track"):
                     self.tracks.append(packet.track)
             self.batches.append((batches.size, wanted))

@@ -7,7 +7,6 @@ its own. Rows of a GPU are render stages, or slices on tracks of a process "GPU 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -95,11 +94,6 @@ def _message_classes() -> dict[str, Any]:
 MESSAGES: Final = _message_classes()
 
 
-def of_sequence(packet: Any) -> int:
-    """Return what the sequence of a packet adds to the numbers that it gives."""
-    return int(packet.sequence) << IIDS
-
-
 def _quoted(text: bytes) -> str:
     return msgspec.json.encode(text.decode("utf-8", "replace")).decode()
 
@@ -173,8 +167,9 @@ class Rows:
         self._counters: dict[int, tuple[str, dict[int, str]]] = {}
         self._processes: dict[int, str] = {}
         self._tracks: dict[int, tuple[str, str]] = {}  # process, and place as rows have it
-        self._sequence = 0  # of the packet, as the upper bits of a number
-        self._args: dict[int, _Args] = defaultdict(_Args)
+        self._args_of: dict[int, _Args] = {}  # of sequences that number the names of arguments
+        self._other_args = _Args()
+        self._set_sequence(0)
         self._extras, self._launches = _Texts(_extra), _Texts(_launch)
 
     def header(self) -> bytes:
@@ -192,7 +187,8 @@ class Rows:
             DecodeError: arguments are damaged.
         """
         for packet in packets:
-            self._sequence = of_sequence(packet)
+            if packet.sequence != self._sequence:
+                self._set_sequence(packet.sequence)
             is_slice = packet.HasField("slice")
             if is_slice:
                 event = packet.slice
@@ -225,6 +221,11 @@ class Rows:
     def _us(self, ns: int) -> str:
         return f"{ns - self._origin_ns}e-3"  # a fourth of the time that decimals take
 
+    def _set_sequence(self, sequence: int) -> None:
+        """Take the sequence of the packets that follow: ``_of`` is what it adds to the numbers that they give."""
+        self._sequence, self._of = sequence, sequence << IIDS
+        self._args = self._args_of.get(sequence, self._other_args)
+
     def _set_clock(self, packet: Any) -> None:
         """Take the origin of times from the snapshot of clocks, or the first time where there is none."""
         clocks = {clock.id: clock.timestamp for clock in packet.snapshot.clocks}
@@ -234,7 +235,7 @@ class Rows:
             self.has_clock, self._origin_ns, self._base_ns = True, packet.timestamp, packet.timestamp
 
     def _note(self, words: Any) -> None:
-        of, args = self._sequence, self._args[self._sequence]
+        of = self._of
         for table, entries in ((self._names, words.names), (self._kernels, words.kernels)):
             table.update((of + word.iid, f'"name":{_quoted(word.text)},') for word in entries)
         self._categories.update((of + word.iid, f'"cat":{_quoted(word.text)},') for word in words.categories)
@@ -249,8 +250,9 @@ class Rows:
             category = _quoted(_STAGES[text].encode() if text in _STAGES else word.text)
             self._stages[iid] = f'"cat":{category},', f'"name":{_quoted(word.text)},'
         if words.args:
-            args.names.update((word.iid, word.text) for word in words.args)
-            args.clear()
+            self._args = self._args_of.setdefault(self._sequence, _Args())
+            self._args.names.update((word.iid, word.text) for word in words.args)
+            self._args.clear()
         for counters in words.counters:
             names = {spec.id: _quoted(spec.name) for spec in counters.about.specs}
             self._counters[of + counters.iid] = (f'"GPU {counters.gpu} Counters"', names)
@@ -275,10 +277,10 @@ class Rows:
         return ""
 
     def _slice(self, event: Any, start_ns: int, length_ns: int | None) -> str:
-        args = "".join(map(self._args[self._sequence].__getitem__, event.args))[:-1]
+        args = "".join(map(self._args.__getitem__, event.args))[:-1]
         process, place = self._tracks.get(event.track, ("", ""))
-        name = self._names.get(self._sequence + event.name) or f'"name":{_quoted(event.text)},'
-        category = self._categories.get(self._sequence + event.category) or _category(process, name, args)
+        name = self._names.get(self._of + event.name) or f'"name":{_quoted(event.text)},'
+        category = self._categories.get(self._of + event.category) or _category(process, name, args)
         if length_ns is None:
             span = '"ph":"i"'
         elif length_ns < 0:
@@ -288,7 +290,7 @@ class Rows:
         return f'{{{span},{category}{name}{place}"ts":{start_ns - self._origin_ns}e-3,"args":{{{args}}}}},'
 
     def _stage(self, stage: Any, start_ns: int) -> str:
-        of = self._sequence
+        of = self._of
         queue = of + stage.queue
         category, kind = self._stages.get(of + stage.stage, ('"cat":"gpu_render_stage",', ""))
         lane = self._lanes.get(queue, stage.queue)
@@ -314,7 +316,7 @@ class Rows:
         return row
 
     def _counter(self, counter: Any, when_ns: int) -> str:
-        process, names = self._counters.get(self._sequence + counter.counters, ('""', {}))
+        process, names = self._counters.get(self._of + counter.counters, ('""', {}))
         rows = []
         for value in counter.values:
             number = msgspec.json.encode(value.whole if value.HasField("whole") else value.fraction).decode()
