@@ -6,7 +6,7 @@ from typing import Final
 
 from graphlink.advice.kinds import HALVED
 from graphlink.advice.records import LEAST_PCT, Advice
-from graphlink.advice.table import advice_rows, saves_most
+from graphlink.advice.table import advice_rows, of_steps, saves_most
 from graphlink.page.found import Found
 from graphlink.page.parts import Bar, Bars, Figure, Part, Proposal, Proposals, Section, Segment, Sentence, Words
 from graphlink.page.words import time_figure
@@ -99,9 +99,9 @@ def gain_words(found: Found) -> Words | None:
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
     step = Figure(f"{best.gain_step_pct:.1f} %", best.gain_step_pct / 100, "gain") if best.gain_step_pct else None
     of_step: Words = [", of a step ", step] if step and best.of_step else []
-    doubt = (
-        " A second run varies too much to tell this from no gain." if uncertain(best.band, report.replayed_ns) else ""
-    )
+    steps = of_steps(best)
+    doubt = f" In a second run {steps}." if steps else " A second run varies too much to tell this from no gain."
+    doubt = doubt if steps or uncertain(best.band, report.replayed_ns) else ""
     return [
         f"What {which}{some}: {best.what}. It saves ",
         gain,

@@ -88,14 +88,22 @@ def _band(one: Advice, path_ns: int) -> str:
     if one.band is None or one.gain_ns is None:
         return ""
     before_ns = one.gain_ns + (one.band.run.ns if one.band.run else 0)
-    head, step = f"{band_head(one.band)}: " * (one.band.run is not None), one.band.step
-    of_step = (one.gain_step_pct or 0) / 100
-    if uncertain(one.band, before_ns) and step is not None and 0 < of_step < 1:
-        was_ns = round(step.ns / (1 - of_step))
-        if step.high_ns < was_ns:  # the first step, or what came once, makes the run uncertain
-            saves = " to ".join(percent(was_ns - ns, was_ns) for ns in (step.high_ns, step.low_ns))
-            return f"{head}steps take {ms(step.low_ns)} to {ms(step.high_ns)} ms on average: saves {saves} of a step"
-    return head + band_words(one.band, before_ns, path_ns)[0]
+    head = f"{band_head(one.band)}: " * (one.band.run is not None)
+    return head + (of_steps(one) or band_words(one.band, before_ns, path_ns)[0])
+
+
+def of_steps(one: Advice) -> str:
+    """Return what steps take with a change, in words, where a second run as a whole is too uncertain to tell from no
+    gain, by its first step or what came once, and its steps are not; else "".
+    """
+    band, gain = one.band, (one.gain_step_pct or 0) / 100
+    if band is None or band.run is None or band.step is None or one.gain_ns is None or not 0 < gain < 1:
+        return ""
+    step, was_ns = band.step, round(band.step.ns / (1 - gain))
+    if step.high_ns >= was_ns or not uncertain(band, one.gain_ns + band.run.ns):
+        return ""
+    saves = " to ".join(percent(was_ns - ns, was_ns) for ns in (step.high_ns, step.low_ns))
+    return f"steps take {ms(step.low_ns)} to {ms(step.high_ns)} ms on average: saves {saves} of a step"
 
 
 def path_of(report: AdviceReport, alone: str = "") -> str:
