@@ -283,8 +283,8 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
 
 
 def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
-    """Return (op before it on its stream, call) of asynchronous copies from pageable host memory that began inside
-    their call, and found their stream busy.
+    """Return (op that was waited for, call) of asynchronous copies of pageable host memory that began inside their
+    call, and found their stream busy: that is the op before it on its stream, or the copy itself.
 
     Such a copy (of more than 64 KiB; smaller ones are taken into the call's arguments) first waits for its stream, then
     the host stages what the device copies (CUDA, "API synchronization behavior"). In one recording all 15 that found
