@@ -56,7 +56,9 @@ class SecondRun:
     and with it.
 
     ``recorded_ns`` is of the run that was recorded, ``truth_ns`` of the changed program, run again with other jitter;
-    ``truth_step_ns`` the mean of its steps after the first, from the end of the work of one to that of the next.
+    ``truth_step_ns`` the mean of its steps after the first, from the end of the work of one to that of the next, times
+    what makes that, in the run that was recorded, the mean of the marks, as which steps are told: time lies between
+    marks, too.
     """
 
     seed: int
@@ -189,9 +191,8 @@ def _alone(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
     change, arguments = _program_change(kind, rng, "cudaStreamSynchronize")
     first = run(training_program(seed, what))
     second = run(change(training_program(_SECOND + seed, what)))
-    return SecondRun(
-        seed, kind, steps, 1, arguments, first, first.makespan_ns, second.makespan_ns, _step_ns([_step_ends(second)])
-    )
+    step_ns = _told(first) * _period_ns(second)
+    return SecondRun(seed, kind, steps, 1, arguments, first, first.makespan_ns, second.makespan_ns, step_ns)
 
 
 def _loaded(seed: int, steps: int, rng: Random) -> SecondRun:
@@ -208,7 +209,8 @@ def _loaded(seed: int, steps: int, rng: Random) -> SecondRun:
     second = run(loading_program(replace(what, seed=_SECOND + seed, workers=workers, windows=12)))
     begun = [row.start_ns for row in second.host if row.name.startswith("ProfilerStep#")]
     begun = begun[7 * steps : 8 * steps + 1]
-    tables, step_ns = json.dumps({"dataloader": [{"workers": workers}]}), (begun[-1] - begun[1]) / (steps - 1)
+    tables = json.dumps({"dataloader": [{"workers": workers}]})
+    step_ns = _told(first) * (begun[-1] - begun[1]) / (steps - 1)
     return SecondRun(seed, "workers", steps, 1, (tables,), first, first.makespan_ns, begun[-1] - begun[0], step_ns)
 
 
@@ -247,15 +249,7 @@ def _together(seed: int, kind: str, steps: int, rng: Random) -> SecondRun:
         change, arguments = _program_change(kind, rng, "cudaDeviceSynchronize")
     first = cluster_run(training)
     again = cluster_run(replace(second, seed=_SECOND + seed), change=change)
-    step_ns = _step_ns(
-        [
-            np.maximum(
-                _step_ends(again.recordings[rank].execution),
-                _last(steps, np.array([op.step for op in ops]), times.end_ns),
-            )
-            for rank, (ops, times) in enumerate(zip(again.ops, again.times, strict=True))
-        ]
-    )
+    step_ns = _told(first) * _period_ns(again)
     return SecondRun(
         seed, kind, steps, training.world, arguments, first, _makespan_ns(first), _makespan_ns(again), step_ns
     )
@@ -273,6 +267,31 @@ def _makespan_ns(found: ClusterRun) -> int:
     return max(*(one.end_ns for one in shown), *ended_ns) - min(one.start_ns for one in shown)
 
 
+def _told(run: Execution | ClusterRun) -> float:
+    """Return what steps are told to take, the mean of their marks on the slowest rank, as a share of their period."""
+    shown = [one.execution for one in run.recordings.values()] if isinstance(run, ClusterRun) else [run]
+    marks = ([row for row in one.host if row.name.startswith("ProfilerStep#")][1:] for one in shown)
+    return max(
+        float(np.mean([row.end_ns - row.start_ns for row in rows])) if rows else nan for rows in marks
+    ) / _period_ns(run)
+
+
+def _period_ns(run: Execution | ClusterRun) -> float:
+    """Return the mean time from the end of the work of one step to that of the next, of a device also of what was not
+    recorded; nan of one step.
+    """
+    if isinstance(run, ClusterRun):
+        launched = (
+            _last(run.training.steps, np.array([op.step for op in ops]), times.end_ns)
+            for ops, times in zip(run.ops, run.times, strict=True)
+        )
+        ends_ns = [np.maximum(_step_ends(run.recordings[rank].execution), ns) for rank, ns in enumerate(launched)]
+    else:
+        ends_ns = [_step_ends(run)]
+    ended_ns = np.maximum.accumulate(np.max(ends_ns, axis=0))
+    return float((ended_ns[-1] - ended_ns[0]) / (len(ended_ns) - 1)) if len(ended_ns) > 1 else nan
+
+
 def _step_ends(execution: Execution) -> I64:
     """Return when the work of each step ended, of host rows and of device ops by the call that launched them."""
     begun = np.array([row.start_ns for row in execution.host if row.name.startswith("ProfilerStep#")], np.int64)
@@ -286,9 +305,3 @@ def _last(steps: int, step: I64, end_ns: I64) -> I64:
     found = np.zeros(steps, np.int64)
     np.maximum.at(found, step, end_ns)
     return found
-
-
-def _step_ns(ends_ns: Sequence[I64]) -> float:
-    """Return the mean time of the steps after the first, of the ends of steps on each rank; nan of one step."""
-    ended_ns = np.maximum.accumulate(np.max(ends_ns, axis=0))
-    return float((ended_ns[-1] - ended_ns[0]) / (len(ended_ns) - 1)) if len(ended_ns) > 1 else nan
