@@ -118,7 +118,7 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
         ("pandas", {"depend/hta.py", "depend/hta_feed.py", "run/tables.py"}),
         ("networkx", {"graph/networkx.py"}),
         ("isal", {"read/source.py"}),
-        ("zstandard", {"read/source.py"}),
+        ("backports", {"read/source.py"}),
         ("ray", {"engine/ray.py"}),
         ("pyarrow", {"run/export.py"}),
         ("regex", {"patterns.py"}),

@@ -7,18 +7,22 @@ a folder, no permission, cut or damaged packing) is an ``InputError`` that names
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import zstandard
-
 from graphlink.engine.memory import GZIP, ZSTD
 from graphlink.errors import InputError
 
-_DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
 try:
     from isal import igzip, isal_zlib
 except ImportError:  # no wheel for this platform
@@ -106,8 +110,8 @@ def open_source(path: str | Path) -> Iterator[Source]:
             with _open_gzip(file, "rb") as unpacked:
                 yield Source(path, cast(BinaryIO, unpacked), "gzip", file)
         elif magic == ZSTD:
-            with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-                yield Source(path, cast(BinaryIO, reader), "zstd", file)
+            with zstd.ZstdFile(file) as unpacked:
+                yield Source(path, cast(BinaryIO, unpacked), "zstd", file)
         else:
             yield Source(path, file, "")
 

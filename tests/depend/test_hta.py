@@ -4,7 +4,7 @@ The suite runs on HolisticTraceAnalysis 0.5.0, which mlc-chakra brings. To run i
 ``hta``; never both in one environment):
 
     python -m venv ti && ti/bin/pip install --no-deps traceinsight==0.6.1
-    ti/bin/pip install numpy 'pandas<3' networkx psutil pyyaml msgspec isal zstandard pytest hypothesis
+    ti/bin/pip install numpy 'pandas<3' networkx psutil pyyaml msgspec isal backports.zstd pytest hypothesis
     ti/bin/pip install --no-deps -e .
     ti/bin/python -m pytest tests/depend/test_hta.py
 """
