@@ -15,16 +15,18 @@ from msgspec.structs import replace
 
 from graphlink import output_names
 from graphlink.advice.kinds import candidates
-from graphlink.advice.on_host import LAUNCHES
+from graphlink.advice.on_host import COPIES, LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs, ranks_of
 from graphlink.advice.records import ENOUGH_PCT, KINDS, LEAST_PCT, Advice, AdviceReport, Kind
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
 from graphlink.errors import UsageError
 from graphlink.gpu.fact import main_causes, once_fact, steps_stand
+from graphlink.gpu.table import spent
 from graphlink.model import NOWHERE, Bool
 from graphlink.operations import records as operation_records
 from graphlink.output_names import SUMMARY
+from graphlink.records import ms
 from graphlink.replay.assumptions import cannot
 from graphlink.replay.band import band, step_ns, unmeasured
 from graphlink.replay.changes import Changes
@@ -36,7 +38,7 @@ from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.selection import Selection
 from graphlink.replay.whatif import fit
-from graphlink.replay.workload import workload
+from graphlink.replay.workload import Work, Workload, workload
 from graphlink.report.summary import Summary
 from graphlink.report.summary import load as load_summary
 
@@ -88,6 +90,8 @@ _ET: Final = (
     "what they take without it, and the GPU may wait for launches that otherwise come in time; compare with a "
     "recording without it (execution_trace=False)"
 )
+_REFUSED: Final = (LAUNCHES, COPIES)  # causes whose advice says why it has no gain
+_ON_DEVICE: Final = (Work.KERNEL, Work.COMM, Work.COPY)
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
 
@@ -271,7 +275,7 @@ def _one_of_each_cause(tried: Sequence[Candidate], selection: Selection) -> list
     for one in sorted(tried, key=worth, reverse=True):
         best.setdefault(one.cause, one)
     kept = [
-        one for one in tried if not one.cause or (best[one.cause] is one and (worth(one) > 0 or one.cause == LAUNCHES))
+        one for one in tried if not one.cause or (best[one.cause] is one and (worth(one) > 0 or one.cause in _REFUSED))
     ]
     kept = [one for one in kept if one.advice.kind != "heaviest_work" or not _covered(one, kept, selection)]
     kept = _with_its_cause(kept, selection)
@@ -373,6 +377,20 @@ def _with_gain(
         if before_step_ns and after_step_ns is not None
         else None,
         band=band(changes, work, changed.work, before.total_ns, after, path, records) if gain_ns > 0 else None,
-        supposed=advice.supposed,
+        supposed=advice.supposed + _beyond_idle(run, changed.work, before.total_ns - gain_ns, gain_ns),
         command="" if any(title.startswith("[[") for title in titles) else shlex.join(options),
     )
+
+
+def _beyond_idle(run: Outputs, changed: Workload, after_ns: int, gain_ns: int) -> str:
+    """Return of a change that leaves device ops as they are how it can gain more than the time in which a device ran
+    none; "" where it does not."""
+    before, after = ((w.cost_ns - w.fixed_ns)[np.isin(w.work, _ON_DEVICE)].sum() for w in (run.work, changed))
+    devices = [(rank.replay.measured_ns, gpu, spent([gpu])) for rank in ranks_of(run) for gpu in rank.gpu]
+    idle_ns = max((ns - times.total() + times["idle_ns"] for ns, _, times in devices), default=gain_ns)
+    if gain_ns <= idle_ns or after < before:
+        return ""
+    at_once = after_ns < max(gpu.compute_ns for _, gpu, _ in devices)
+    why = "kernels that ran one behind the other run at once then, so a real change saves less"
+    hidden = "copies and communication that nothing hid run beside other work then"
+    return f"; more than the {ms(idle_ns)} ms in which no op ran on a device: {why if at_once else hidden}"

@@ -14,8 +14,18 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from graphlink.advice.on_host import allocators, blocking_syncs, data_loading, heaviest, launch_bound, once, optimizers
-from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
+from graphlink.advice.heaviest import heaviest
+from graphlink.advice.on_host import (
+    COPIES,
+    TO_HOST,
+    allocators,
+    blocking_syncs,
+    data_loading,
+    launch_bound,
+    once,
+    optimizers,
+)
+from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled, where_called, whose_work
 from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import aside, compilations, pauses, stragglers, uneven
 from graphlink.gpu.table import spent
@@ -37,7 +47,13 @@ _MESSAGES: Final = (
     "look at graphlink critical-path DIR --across"
 )
 _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and what to do; the first that a name fits
-    ("Pageable", "from or to pageable memory", "pinned memory (pin_memory=True) and non_blocking=True"),
+    ("-> Pageable", "to pageable memory", TO_HOST),
+    (
+        "Pageable",
+        "from pageable memory",
+        "copy the next batch early, while this step computes: pin_memory=True of the DataLoader, then "
+        "to(device, non_blocking=True), on a stream of its own",
+    ),
     (r"PtoP|Peer", "between GPUs", "begin copies between GPUs earlier, on a stream of their own"),
     (
         r"(?i)DtoD|device ?to ?device",
@@ -139,7 +155,7 @@ def _exposed(run: Outputs) -> Iterator[Candidate]:
                     + "a real change saves less",
                 ),
                 scaled((sort, "", 0)),
-                "communication" if sort == Work.COMM else "",
+                "communication" if sort == Work.COMM else COPIES,
             )
 
 
@@ -256,12 +272,13 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     types = f"; at least {ms(type_ns)} ms of them have inputs that tensor cores do not take (float32 without TF32)"
     rest = f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
     rest += "(layouts, sums)"
+    nodes = names_found(run.work, re.compile(pattern)) & (run.work.work == Work.KERNEL) & bool(named)
     yield Candidate(
         Advice(
             kind="tensor_cores",
             what="matrix products and convolutions without tensor cores",
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
-            f"ms{rest * (unused_ns > ns)}{types * bool(type_ns)}",
+            f"ms{where_called(whose_work(run, nodes))}{rest * (unused_ns > ns)}{types * bool(type_ns)}",
             todo=f"{run.tools.types}; sizes that are multiples of 8",
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",
@@ -294,7 +311,9 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
         names = {name for file in run.work.files for name in file.strings if pattern.search(name)}
         ns = ns_of(run, pattern.pattern, Work.KERNEL)
         if names and ns:
+            nodes = names_found(run.work, pattern) & (run.work.work == Work.KERNEL)
             evidence = f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, {why}"
+            evidence += where_called(whose_work(run, nodes))
             yield Candidate(
                 Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
                 scaled((Work.KERNEL, pattern.pattern, 0)),
@@ -312,7 +331,8 @@ def _contiguous(run: Outputs) -> Iterator[Candidate]:
             Advice(
                 kind="layout_conversions",
                 what="contiguous() copies tensors into another layout",
-                evidence=f"{ms(int(run.work.cost_ns[copied].sum()))} ms in {counted(int(copied.sum()), 'kernel')}",
+                evidence=f"{ms(int(run.work.cost_ns[copied].sum()))} ms in {counted(int(copied.sum()), 'kernel')}"
+                + where_called(whose_work(run, copied)),
                 todo="one layout for model and inputs (memory_format=torch.channels_last for convolutions), so that "
                 "contiguous(), after permute() or transpose(), has nothing to copy",
                 supposed="if these kernels took no time",

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from math import ceil, log2
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import UNSET
@@ -14,13 +14,12 @@ from msgspec.structs import replace
 
 from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled
 from graphlink.advice.records import Advice
-from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
 from graphlink.gpu.fact import first_more_ns
 from graphlink.graph.families import PYTHON
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.linking.call_roles import Role, role_of
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.patterns import ALLOCATOR, AUTOGRAD_ENGINE, COPY, LAYOUT, LOADER, OPERATOR, UserPattern, escaped
+from graphlink.patterns import ALLOCATOR, COPY, LAUNCH, LOADER, UserPattern, escaped
 from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
@@ -31,18 +30,10 @@ from graphlink.report.summary import once_ns, once_words
 from graphlink.tables import codes, how_many, largest, least, marked
 
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
-_PART: Final = " (cont.)"
-_QUICKER: Final = "a faster implementation, fewer or smaller calls; graphlink ops DIR shows where they come from"
+PART: Final = " (cont.)"
 _MOST: Final = 0.9  # of the time of calls, in the first launches of kernels
-_LOOK: Final = (
-    "record Python's stacks (stacks=True in graphlink.capture): this time is in no op, but in Python, or in a thread "
-    "that was not recorded, as that of the backward pass may be"
-)
-_HOOKS: Final = (
-    "fewer or shorter hooks of gradients (register_hook, register_post_accumulate_grad_hook), which autograd calls "
-    "there, one thread of Python at a time"
-)
-_ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader; or "
+_ONCE: Final = 0.8  # of what an op took once, in its calls of one name
+_CODE: Final = "the code of a kernel is loaded when it is launched for the first time"
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZERS: Final = "optimizer"  # a cause of advice
 _ALLOCATOR: Final = "allocator"  # another
@@ -59,7 +50,15 @@ _ON_DEVICE: Final = (
 )
 _PIN: Final = "; copies with pinned memory and non_blocking=True"
 _TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice|(?:Pageable|Pinned|Host) -> [Dd]evice")
-_COPIED: Final = "make what is copied on the GPU and keep it there, or pin its memory and copy with non_blocking=True"
+_COPIED: Final = (
+    "make what is copied on the GPU and keep it there; or copy it early, before the step that needs it, from pinned "
+    "memory (pin_memory=True) with non_blocking=True"
+)
+TO_HOST: Final = (
+    "copy into pinned memory with non_blocking=True, go on, and read it later, behind an event of that copy; write "
+    "checkpoints from a thread (torch.distributed.checkpoint.async_save)"
+)
+COPIES: Final = "copies"  # a cause of advice
 _ON_SENDERS: Final = (
     "the rank that sends",
     "make what that rank does quicker, or move work from its stage to others; more microbatches leave stages less to "
@@ -72,7 +71,7 @@ _ON_RANKS: Final = (
 
 
 def data_loading(run: Outputs) -> Iterator[Candidate]:
-    names = {name.removesuffix(_PART) for file in run.work.files for name in file.strings}
+    names = {name.removesuffix(PART) for file in run.work.files for name in file.strings}
     loaders = sorted({escaped(name.split("#")[0]) for name in names if LOADER.fullmatch(name)})
     if not loaders:
         return
@@ -131,7 +130,7 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     work = run.work
     idle_ns = sum(idle_ns_of(run, cause) for cause in ("host_work", "python"))
     of_node, kernels = launches(work), work.cost_ns[work.work == Work.KERNEL]
-    launch_ns = _launch_ns(work, of_node, QUICKEST)
+    launch_ns = launch_ns_of(work, of_node, QUICKEST)
     if not launch_ns or not len(kernels) or not len(_launching(work)[1]):
         return  # where no kernel came twice, nothing shows what a launch takes but the first one
     short = percent(how_many(kernels < launch_ns), len(kernels))
@@ -141,7 +140,7 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
         what="GPUs wait for the host to launch work",
         evidence=f"GPUs were idle for {ms(idle_ns)} ms while the host was in ops or Python{run.recorded}; "
         f"{counted(int(of_node.sum()), 'launch call')}, for each of which the host takes {launch_ns / 1000:,.1f} us in "
-        f"the quickest ops and {_launch_ns(work, of_node, 0.5) / 1000:,.1f} us in half of them"
+        f"the quickest ops and {launch_ns_of(work, of_node, 0.5) / 1000:,.1f} us in half of them"
         + f"; {ms(came_once_ns)} ms of ops came once, beside that" * bool(came_once_ns)
         + f"; {short} of the kernels take less time than the quickest launch",
         todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
@@ -160,7 +159,7 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
     )
 
 
-def _launch_ns(work: Workload, of_node: I64, quantile: float) -> int:
+def launch_ns_of(work: Workload, of_node: I64, quantile: float) -> int:
     """Return what the host takes for an op with one launch, a quantile of them; 0 where there are none."""
     alone = work.cost_ns[(of_node == 1) & (work.work == Work.HOST) & (work.cost_ns > 0)]
     return int(np.quantile(alone, quantile)) if len(alone) else 0
@@ -272,6 +271,9 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     senders: dict[str, Counter[int]] = defaultdict(Counter)
     calls: dict[str, set[str]] = defaultdict(set)
     causes: dict[str, Counter[str]] = defaultdict(Counter)
+    copied, for_copies = Counter[str](), Counter[str]()  # what copies take that ops wait for, and how long these wait
+    copies_ns = int(run.work.cost_ns[run.work.work == Work.COPY].sum())
+    launch_ns = launch_ns_of(run.work, launches(run.work), QUICKEST)
     blocked, device = blocked_ns(run.work), run.work.column("device")
     received = run.work.per_file(lambda file: file.type) == NodeType.COMM_RECV
     sender = run.work.column("comm_src")
@@ -284,6 +286,9 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             on_device[op] += bool((device[list(wait.sources)] >= 0).any())
             calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
             causes[op][run.work.name(last)] += max(int(blocked[wait.targets[0]]), 1)
+            if run.work.work[last] == Work.COPY:
+                copied[op] += int(run.work.cost_ns[last])
+                for_copies[op] += int(blocked[wait.targets[0]])
             if received[last]:
                 receives[op] += 1
                 senders[op][int(sender[last])] += int(blocked[wait.targets[0]])
@@ -307,7 +312,8 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         of_it = f", {ms(ns)} ms{of_it}" * bool(ns)
         if on_device[op]:
             pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls[op])) or "Pageable" in cause)
-            todo = _COPIED if _TO_DEVICE.search(cause) else todo + _PIN * pin
+            data = _READ.search(cause) and copied[op] > count[op] * launch_ns  # a value is copied in less
+            todo = _COPIED if _TO_DEVICE.search(cause) else TO_HOST if data else todo + _PIN * pin
         yield Candidate(
             Advice(
                 kind="blocking_sync",
@@ -320,7 +326,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 why_not="what is sent is needed: only the rank that sends can end the wait sooner" * receiving,
             ),
             None if receiving else _without(run.work, op),
-            _ALLOCATOR * (op in freeing),
+            _ALLOCATOR if op in freeing else COPIES * (2 * copied[op] > copies_ns and 2 * for_copies[op] > ns),
         )
 
 
@@ -352,20 +358,28 @@ def once(run: Outputs) -> Iterator[Candidate]:
     more_ns = first_more_ns(most)
     in_steps = len(getattr(most, "steps", ())) > 1
     others = f"; {counted(len(some) - 1, 'more rank')} with such ops" if len(some) > 1 else ""
+    op, (call, in_call_ns) = most.once[0].name if most.once else "the first step", _longest_call(run, most)
+    of_call = f"; {ms(in_call_ns)} ms of {shortened(op)} in {call}" * bool(call)
     yield Candidate(
         Advice(
             kind="once",
-            what=f"{shortened(most.once[0].name) if most.once else 'the first step'} took long "
+            what=f"{call} in " * bool(call)
+            + f"{shortened(op)} took long "
             + ("once" if in_steps else "in one piece")
             + f" on rank {most.rank}" * (len(run.ranks) > 1),
             evidence="; ".join(
                 filter(None, (once_words(most), f"the first step {ms(more_ns)} ms more" * bool(more_ns)))
             )
+            + of_call
             + others,
             todo="warm up before the recording begins (graphlink.capture leaves out the first steps)"
             + ", or link later steps alone (graphlink link --step)" * in_steps
-            + f". Such things happen once: {run.tools.starts * any(rank.gpu for rank in some)}a library is loaded, "
-            "memory is used for the first time, a thread waits for a core",
+            + (
+                f": {_CODE}; {run.tools.loads} loads all at the start"
+                if LAUNCH.fullmatch(call)
+                else f". Such things happen once: {run.tools.starts * any(rank.gpu for rank in some)}a library is "
+                "loaded, memory is used for the first time, a thread waits for a core"
+            ),
             why_not="most of this time came once, and not in each step"
             if in_steps
             else "whether it comes in each step is not known: fewer than two steps are marked",
@@ -374,47 +388,16 @@ def once(run: Outputs) -> Iterator[Candidate]:
     )
 
 
-def heaviest(run: Outputs) -> Iterator[Candidate]:
-    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel and not
-    what a loader does."""
-    sorts = {"host": Work.HOST, "compute": Work.KERNEL}
-    tops = {
-        (one.top_gain.name, one.top_gain.share)
-        for one in ranks_of(run)
-        if one.top_gain is not UNSET and one.top_gain.share in sorts
-    }
-    loader, _ = loaders_of(run.work)
-    usual_ns = _launch_ns(run.work, launches(run.work), 0.5)
-    for name, share in sorted(tops):
-        if LOADER.fullmatch(name.removesuffix(_PART)) or LAYOUT.search(name) or _loads(run.work, name).any():
-            continue  # has advice of its own
-        pattern = f"^{escaped(name)}$"
-        mine = names_found(run.work, re.compile(pattern)) & (run.work.work == sorts[share])
-        loading = mine & (loader != NOWHERE)
-        if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
-            continue  # of the loader, which has advice of its own
-        on_cpu = share == "host" and name.startswith("aten::") and not launches(run.work)[mine].any()
-        on_cpu = on_cpu and bool((run.work.work == Work.KERNEL).any())
-        in_range = share == "host" and not (name == PYTHON or OPERATOR.fullmatch(name) or RUNTIME_CALL.fullmatch(name))
-        heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
-        odd_ns = more_than_in_quick_steps(run, mine) if share == "host" and name != PYTHON else 0
-        odd = 2 * odd_ns > int(run.work.cost_ns[mine].sum())
-        in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
-        todo = _LOOK if in_range else _HOOKS if in_engine else f"{_ON_GPU * on_cpu}{_QUICKER}"
-        yield Candidate(
-            Advice(
-                kind="heaviest_work",
-                what=f"{shortened(name)} is the work that delays the run most",
-                evidence=f"{ms(run.selection.own_ns(mine))} ms in {_calls_of(run.work, mine, share, name)}"
-                + ", on the CPU: it launches nothing" * on_cpu
-                + ", outside of the ops in it" * (in_range or in_engine)
-                + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd,
-                todo=LESS_PYTHON if name == PYTHON else SHARED if odd else todo,
-                supposed="if it took half of its time",
-            ),
-            scaled((sorts[share], pattern, 0.5)),
-            PYTHON if name == PYTHON else f"{HEAVY} {name}" if heavy else "",
-        )
+def _longest_call(run: Outputs, rank: Any) -> tuple[str, int]:
+    """Return the name of the GPU calls that take most of what an op of a rank took once, and their time; "" where no
+    calls do."""
+    file, spent = run.operations.get(rank.rank), Counter[str]()
+    for part in file.parts if file and rank.once else ():
+        if part.of in ("call", "waiting_call") and part.operation is not None:
+            inside = file is not None and file.operations[part.operation].path[-1] == rank.once[0].name
+            spent[part.name] += sum(part.ns) * inside
+    call, ns = next(iter(spent.most_common(1)), ("", 0))
+    return (call, ns) if rank.once and ns >= _ONCE * rank.once[0].once_ns else ("", 0)
 
 
 def _launching(work: Workload) -> tuple[I32, I32]:
@@ -425,7 +408,7 @@ def _launching(work: Workload) -> tuple[I32, I32]:
     return work.source[launch[first]], work.source[np.delete(launch, first)]
 
 
-def _loads(work: Workload, name: str) -> Bool:
+def first_launches(work: Workload, name: str) -> Bool:
     """Return the launch calls of a name that load the code of a kernel, each when it is launched for the first time,
     where these take most of the time of all."""
     calls = names_found(work, re.compile(f"^{escaped(name)}$")) & (RUNTIME_CALL.fullmatch(name) is not None)
@@ -435,22 +418,15 @@ def _loads(work: Workload, name: str) -> Bool:
 
 def _loading(run: Outputs) -> Iterator[Candidate]:
     for name in sorted({rank.top_gain.name for rank in ranks_of(run) if rank.top_gain is not UNSET}):
-        loads = _loads(run.work, name)
+        loads = first_launches(run.work, name)
         if loads.any():
             evidence = f"{ms(int(run.work.cost_ns[loads].sum()))} ms in {counted(how_many(loads), 'call')}, each the "
             advice = Advice(
                 kind="once",
                 what=f"{name} took long when kernels were launched for the first time",
                 evidence=f"{evidence}first of a kernel",
-                todo="warm up before the recording begins (graphlink.capture leaves out the first steps): the code of "
-                "a kernel is loaded when it is launched for the first time; CUDA_MODULE_LOADING=EAGER loads all at the "
-                "start",
+                todo="warm up before the recording begins (graphlink.capture leaves out the first steps): "
+                f"{_CODE}; {run.tools.loads} loads all at the start",
                 why_not="it came once for each kernel, and not in each step",
             )
             yield Candidate(advice, None)
-
-
-def _calls_of(work: Workload, nodes: Bool, share: str, name: str) -> str:
-    """Return how many kernels, calls of an op, or steps, for time between ops, nodes of a name are."""
-    calls = int((nodes & ~work.is_part).sum())
-    return counted(calls, "step" if name == PYTHON else "call" if share == "host" else "kernel")

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.records import Advice
 from graphlink.gpu.table import replay_words
-from graphlink.operations.records import Operations, of_files
+from graphlink.model import Bool
+from graphlink.operations.records import Operation, Operations, of_files
 from graphlink.patterns import UserPattern
+from graphlink.records import in_function, shortened
 from graphlink.replay.band import Recorded, recorded
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
+from graphlink.tables import sums
 
 
 class Candidate(NamedTuple):
@@ -33,13 +37,14 @@ class Candidate(NamedTuple):
 
 
 class Tools(NamedTuple):
-    """What shows the processes on a GPU, what its clocks, the types of numbers that its matrix units take, and what its
-    libraries do once."""
+    """What shows the processes on a GPU, what its clocks, the types of numbers that its matrix units take, what its
+    libraries do once, and what loads the code of all kernels at the start."""
 
     processes: str
     clocks: str
     types: str
     starts: str
+    loads: str
 
 
 NVIDIA: Final = Tools(
@@ -47,12 +52,14 @@ NVIDIA: Final = Tools(
     "nvidia-smi -q -d PERFORMANCE, graphlink --nvidia-smi",
     "fp16 by torch.autocast, or from Ampere on bf16 or TF32 (torch.set_float32_matmul_precision('high'))",
     "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), ",
+    "CUDA_MODULE_LOADING=EAGER",
 )
 AMD: Final = Tools(
     "rocm-smi --showpids",
     "rocm-smi",
     "fp16 or bf16 by torch.autocast",
     "HIP starts, MIOpen chooses an algorithm (torch.backends.cudnn.benchmark), ",
+    "HIP_ENABLE_DEFERRED_LOADING=0",
 )
 
 
@@ -113,3 +120,24 @@ def idle_ns_of(run: Outputs, cause: str) -> int:
 def ns_of(run: Outputs, pattern: str, sort: Work) -> int:
     """Return what nodes of a sort cost whose name a pattern finds."""
     return run.selection.own_ns(names_found(run.work, re.compile(pattern)) & (run.work.work == sort))
+
+
+def whose_work(run: Outputs, nodes: Bool) -> Operation | None:
+    """Return the operation that has most of the time of nodes; None where none is recorded."""
+    most_ns, out = 0, None
+    for (low, high), rank in zip(run.work.bounds, run.ranks, strict=True):
+        if rank in run.selection.operations:
+            of_node, some = run.selection.operations[rank].of_node, run.operations[rank].operations
+            spent_ns = sums(len(some) + 1, of_node + 1, np.where(nodes[low:high], run.work.cost_ns[low:high], 0))[1:]
+            if len(some) and spent_ns.max() > most_ns:
+                most_ns, out = int(spent_ns.max()), some[int(spent_ns.argmax())]
+    return out
+
+
+def where_called(whose: Operation | None, name: str = "") -> str:
+    """Return what calls the work of a name most, and in which function: ``, most in Block/aten::mm, in function step
+    (train.py:12)``; "" where neither is known."""
+    names = [] if whose is None else whose.path[:-2] if whose.kind == "launch" else whose.path
+    path = [shortened(part) for part in names if part != name]
+    line = f", in {in_function(whose.stack[-1])}" if whose and whose.stack else ""
+    return f", most in {'/'.join(path[-2:])}" * bool(path) + line

@@ -98,7 +98,7 @@ def gain_words(found: Found) -> Words | None:
     gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
     share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
     step = Figure(f"{best.gain_step_pct:.1f} %", best.gain_step_pct / 100, "gain") if best.gain_step_pct else None
-    of_step: Words = [", of a step ", step] if step and best.of_step else []
+    of_step: Words = [", ", step, " of a step"] if step and best.of_step else []
     steps = of_steps(best)
     doubt = f" In a second run {steps}." if steps else " A second run varies too much to tell this from no gain."
     doubt = doubt if steps or uncertain(best.band, report.replayed_ns) else ""
@@ -107,6 +107,7 @@ def gain_words(found: Found) -> Words | None:
         gain,
         " (",
         share,
+        " of the critical path",
         *of_step,
         f") {best.supposed}.{doubt} To do: {best.todo}.",
     ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Final
 
 from graphlink.advice.records import ENOUGH_PCT, LEAST_PCT, Advice, AdviceReport
 from graphlink.records import Lines, Table, command_lines, counted, ms, percent
 from graphlink.replay.band import BOUND, band_head, band_words, uncertain
+
+_PATH: Final = "the chain of work that decides when the run ends"
 
 
 def advice_table(report: AdviceReport, top: int) -> Lines:
@@ -45,11 +48,13 @@ def first_lines(report: AdviceReport, folder: str, *, whole: bool = True) -> Lin
     """Return the first advice, as it stands below the main fact of a run, with its command; ``whole``: all was tried,
     and not only what the main fact is about."""
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
+    length = f", {ms(report.path_ns)} ms"
     rows, commands = [("saves most", "no change of those that were tried would save time")], dict[str, str]()
     for best in shown[:1]:
         at_most = "at most " * (best.band is not None and best.band.why == BOUND)
         name = "look at" if best.gain_ns is None else "saves most" if whole and saves_most(best, shown) else "saves"
-        rows = [(name, f"{at_most}{gain_words(best, f' of {path_of(report)}')}{best.what}")]
+        rows = [(name, f"{at_most}{gain_words(best)}{best.what}")]
+        rows += [("per cent", f"of {path_of(report, length)}: {_PATH}")] * (best.gain_ns is not None)
         if best.most_pct is None or best.most_pct >= ENOUGH_PCT:
             rows += [("do", best.todo), ("gain", best.supposed), ("sure", _band(best, report.path_ns))]
             known = best.command and (whole or " --advice " not in best.command)  # a number is among all of them
@@ -65,10 +70,10 @@ def saves_most(advice: Advice, among: Sequence[Advice]) -> bool:
     return advice.share_pct >= max(one.share_pct for one in (advice, *among))
 
 
-def gain_words(advice: Advice, of_path: str = "") -> str:
+def gain_words(advice: Advice) -> str:
     """Return ahead of an advice what it saves: ``19.750 ms (26.6 %, a step 26.6 %): ``; "" where that is not known."""
-    of_step = f"({advice.gain_pct or 0:.1f} %{of_path}{advice.of_step}): "
-    return "" if advice.gain_ns is None else f"{ms(advice.gain_ns)} ms {of_step}"
+    words = f"{ms(advice.gain_ns or 0)} ms ({advice.gain_pct or 0:.1f} %{advice.of_step}): "
+    return "" if advice.gain_ns is None else words
 
 
 def advice_rows(one: Advice, path_ns: int) -> list[tuple[str, str]]:

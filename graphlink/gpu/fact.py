@@ -118,6 +118,7 @@ def _of_gpus(every: Sequence[Any], run: Any) -> Words:
             why = _why_idle(ranks) if part == "idle_ns" and tells_idle else []
             why = _why_waiting(ranks, run) if part == most == "exposed_comm_ns" else why
             share = _share(times, part) if part == most else [_share_of(ns, times.total(), MEANS[part][1])]
+            share += [" (their times added up)"] * (part == most and devices > 1)
             words += [*share, f" {MEANS[part][0]}", *why, "; " if why else ", "]
     others = _of_others(ranks, run, most) if len(ranks) > 1 else []
     return [*span, *unknown, start, *words[:-1], ".", *others]

@@ -88,7 +88,9 @@ def test_what_is_not_known_comes_first() -> None:
     some, others = rank(compute=10, idle_python=90), rank(1, compute=10, idle_python=90)
     some.gpu[0].replays, some.steps = (2, 4), [rank(compute=5, idle_python=45), rank(compute=5, idle_python=45)]
     only = "Only 2 of 4 replays of graphs are recorded: what GPUs ran in the others is not known and counts as idle. "
-    assert said(some, others).startswith(f"{only}As recorded, the 2 GPUs together spend 90.0 % of 200 ms idle")
+    assert said(some, others).startswith(
+        f"{only}As recorded, the 2 GPUs together spend 90.0 % of 200 ms (their times added up) idle"
+    )
     assert said(some).startswith(
         f"{only}As recorded, in the step after the first, the GPU spends 90.0 % of 50.0 ms idle"
     )
@@ -96,7 +98,7 @@ def test_what_is_not_known_comes_first() -> None:
 
 def test_all_gpus_count_together() -> None:
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).startswith(
-        "The 3 GPUs together spend 83.3 % of 300 ms computing, 16.7 % idle: "
+        "The 3 GPUs together spend 83.3 % of 300 ms (their times added up) computing, 16.7 % idle: "
     )
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).endswith(
         "Rank 1 is idle most: 50.0 % of 100 ms."
@@ -177,7 +179,7 @@ def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
 def test_what_is_excluded_counts_in_no_share() -> None:
     """Rank 0 is idle for the larger share of its time, rank 1 of what is not excluded."""
     first, other = rank(0, idle_python=60, compute=40), rank(1, idle_python=90, compute=10, comm=100, excluded=100)
-    assert said(first, other).startswith("The 2 GPUs together spend 75.0 % of 200 ms idle: ")
+    assert said(first, other).startswith("The 2 GPUs together spend 75.0 % of 200 ms (their times added up) idle: ")
     assert said(first, other).endswith("Rank 1 is idle most: 90.0 % of 100 ms.")
 
 

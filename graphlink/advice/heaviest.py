@@ -1,0 +1,145 @@
+"""The work that delays a run most: whose it is, and what helps against work of its sort."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import UNSET
+
+from graphlink.advice.on_host import PART, first_launches, launch_ns_of
+from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled, where_called, whose_work
+from graphlink.advice.records import Advice
+from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
+from graphlink.graph.families import PYTHON
+from graphlink.model import NOWHERE, Bool
+from graphlink.operations.records import Operation
+from graphlink.patterns import AUTOGRAD_ENGINE, LAYOUT, LOADER, OPERATOR, escaped
+from graphlink.records import counted, in_function, ms, shortened
+from graphlink.replay.loader import loaders_of
+from graphlink.replay.syncs import RUNTIME_CALL
+from graphlink.replay.times import launches
+from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.tables import how_many
+
+_SORTS: Final = {"host": Work.HOST, "compute": Work.KERNEL}
+_SEVERAL: Final = 4  # launches of one call
+_LOOK: Final = (
+    "record Python's stacks (stacks=True in graphlink.capture): this time is in no op, but in Python, in compiled "
+    "code, or in a thread that was not recorded, as that of the backward pass may be"
+)
+_HOOKS: Final = (
+    "fewer or shorter hooks of gradients (register_hook, register_post_accumulate_grad_hook), which autograd calls "
+    "there, one thread of Python at a time"
+)
+_ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader"
+_LAUNCHES: Final = (
+    "call it less often, on larger tensors: one op on stacked ones, or torch._foreach_ ops, in place of a loop; or "
+    "torch.compile of [code]"
+)
+_LAUNCHES_MANY: Final = (
+    "let one launch do what it launches: torch.compile(mode='reduce-overhead') of [code], or torch.cuda.graph"
+)
+_ON_CPU: Final = (
+    "call it less often, on larger tensors; more cores (torch.set_num_threads), bf16, a GPU; or torch.compile of [code]"
+)
+_FEWER_CALLS: Final = "make fewer of these calls: CUDA graphs, fewer and larger ops"
+_FUSE: Final = (
+    "torch.compile of [code]: where a kernel reads and writes much and computes little, as normalisations and sums do, "
+    "it is fused with those beside it"
+)
+_MULTIPLIES: Final = (
+    "it multiplies on tensor cores already, so what is left is less to multiply in [code]: fp8 where the GPU has it, "
+    "larger products (one of a batch in place of a loop), sizes that are multiples of 64"
+)
+_LINES: Final = ", and with stacks=True in graphlink.capture in which lines"
+_UNKNOWN: Final = "fewer calls of it, or smaller inputs, in [code]: its name does not tell what it does"
+
+
+def heaviest(run: Outputs) -> Iterator[Candidate]:
+    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel and not
+    what a loader does."""
+    tops = {
+        (one.top_gain.name, one.top_gain.share)
+        for one in ranks_of(run)
+        if one.top_gain is not UNSET and one.top_gain.share in _SORTS
+    }
+    loader, _ = loaders_of(run.work)
+    usual_ns = launch_ns_of(run.work, launches(run.work), 0.5)
+    for name, share in sorted(tops):
+        if LOADER.fullmatch(name.removesuffix(PART)) or LAYOUT.search(name) or first_launches(run.work, name).any():
+            continue  # has advice of its own
+        pattern = f"^{escaped(name)}$"
+        mine = names_found(run.work, re.compile(pattern)) & (run.work.work == _SORTS[share])
+        loading = mine & (loader != NOWHERE)
+        if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
+            continue  # of the loader, which has advice of its own
+        launching = bool(launches(run.work)[mine].any())
+        on_cpu = share == "host" and name.startswith("aten::") and not launching
+        on_cpu = on_cpu and bool((run.work.work == Work.KERNEL).any())
+        own = share == "host" and not (name == PYTHON or RUNTIME_CALL.fullmatch(name))
+        in_range = own and not (OPERATOR.fullmatch(name) and (name.startswith("aten::") or launching))
+        heavy = share == "host" and run.work.cost_ns[mine].mean() >= FAR * usual_ns
+        odd_ns = more_than_in_quick_steps(run, mine) if share == "host" and name != PYTHON else 0
+        odd = 2 * odd_ns > int(run.work.cost_ns[mine].sum())
+        in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
+        whose = None if name == PYTHON else whose_work(run, mine)
+        yield Candidate(
+            Advice(
+                kind="heaviest_work",
+                what=f"{shortened(name)} is the work that delays the run most",
+                evidence=f"{ms(run.selection.own_ns(mine))} ms in {_calls_of(run.work, mine, share, name)}"
+                + ", on the CPU: it launches nothing" * on_cpu
+                + ", outside of the ops in it" * (in_range or in_engine)
+                + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd
+                + where_called(whose, name),
+                todo=LESS_PYTHON
+                if name == PYTHON
+                else SHARED
+                if odd
+                else _HOOKS
+                if in_engine
+                else _LOOK
+                if in_range
+                else _quicker(run, mine, name, share, whose),
+                supposed="if it took half of its time",
+            ),
+            scaled((_SORTS[share], pattern, 0.5)),
+            PYTHON if name == PYTHON else f"{HEAVY} {name}" if heavy else "",
+        )
+
+
+def _calls_of(work: Workload, nodes: Bool, share: str, name: str) -> str:
+    """Return how many kernels, calls of an op, or steps, for time between ops, nodes of a name are."""
+    return counted(_count(work, nodes), "step" if name == PYTHON else "call" if share == "host" else "kernel")
+
+
+def _count(work: Workload, nodes: Bool) -> int:
+    return how_many(nodes & ~work.is_part)
+
+
+def _quicker(run: Outputs, nodes: Bool, name: str, share: str, whose: Operation | None) -> str:
+    """Return what makes an op or kernel take less time, by what it does, and how to find the code."""
+    with_gpu = bool((run.work.work == Work.KERNEL).any())
+    per_call = int(launches(run.work)[nodes].sum()) / max(_count(run.work, nodes), 1)
+    line = in_function(whose.stack[-1]) if whose and whose.stack else ""
+    uses = {
+        kernel.tensor_cores
+        for file in run.operations.values()
+        for operation in file.operations
+        for kernel in operation.kernels
+        if kernel.whole_name == name
+    }
+    sorts = (
+        (share == "compute" and "used" in uses, _MULTIPLIES),
+        (share == "compute" and "not_used" in uses, _FUSE),
+        (share == "compute", _UNKNOWN),
+        (RUNTIME_CALL.fullmatch(name) is not None, _FEWER_CALLS),
+        (not with_gpu, _ON_CPU),
+        (not per_call, _ON_GPU),
+        (per_call >= _SEVERAL, _LAUNCHES_MANY),
+        (True, _LAUNCHES),
+    )
+    helps = next(words for holds, words in sorts if holds).replace("[code]", line or "the code that calls it")
+    return f"{helps}; graphlink ops DIR shows what calls it" + _LINES * (not line)
