@@ -14,7 +14,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.linking.provenance import HostNames, asynchronous_form, common_names, differences, is_op
-from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Trace
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Trace
 from graphlink.patterns import fits
 from graphlink.records import counted
 from graphlink.tables import grouped, how_many, in_order, lookup, marked, nowhere, spread
@@ -51,6 +51,11 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
                 f"{np.count_nonzero(wrong)} host rows share their id with an ET node of another name: left unmatched"
             )
         pairs = np.where(wrong, NOWHERE, by_id).astype(np.int32)
+        filled = _without_ids(trace, et, names, pairs)
+        if len(filled):
+            warnings.append(
+                f"{counted(len(filled), 'host row')} or their ET nodes have no record-function id: matched by order"
+            )
     else:
         method = "order"
         pairs, notes = match_by_order(trace, et, names)
@@ -83,8 +88,22 @@ def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
     ids, first = np.unique(trace.host.rf_id, return_index=True)
     if np.count_nonzero(ids > 0) < 2:
         return None
+    first, ids = first[ids > 0], ids[ids > 0]
     out = spread(len(trace.host.rf_id), first, lookup(et.rf_id, ids).astype(np.int32))
     return out if (out != NOWHERE).any() else None
+
+
+def _without_ids(trace: Trace, et: HostTrace, names: HostNames, pairs: I32) -> I64:
+    """Pair by order what has no id on one side; return the rows that were added to ``pairs``."""
+    free = ~marked(len(et.id), pairs[pairs != NOWHERE]) & is_op(et)
+    alone = pairs == NOWHERE
+    if not ((alone & (trace.host.rf_id <= 0)).any() or (free & (et.rf_id <= 0)).any()):
+        return EMPTY
+    by_order, _ = match_by_order(trace, et, names, required=False)
+    no_id = (trace.host.rf_id <= 0) | (et.rf_id[by_order] <= 0)
+    row = np.flatnonzero(alone & no_id & (by_order != NOWHERE) & free[by_order])
+    pairs[row] = by_order[row]
+    return row
 
 
 def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32, wrong: Bool) -> None:
@@ -152,7 +171,7 @@ class _Sequence(msgspec.Struct, frozen=True):
         return self.codes.tobytes()
 
 
-def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, list[str]]:
+def match_by_order(trace: Trace, et: HostTrace, names: HostNames, *, required: bool = True) -> tuple[I32, list[str]]:
     """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places
     that were guessed).
 
@@ -167,7 +186,8 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one
     iteration of many); among several such places the one with the same autograd sequence numbers. Else if each lacks
     few rows of the other: the ET has no op that an exception ended, either may have lost rows. Raises ``InputError``
-    if less than half of the ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
+    if less than half of the ET fits, if that is ``required``. O(n log n) in rows; threads are compared pairwise only
+    where they are not equal.
     """
     op = is_op(et)
     # without the names of ranges on threads that have nothing but gloo's
@@ -178,9 +198,10 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
         & ~names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
     )
     kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
-    nodes = _threads(et.tid, et.rf_id, names.et, in_both[names.et] & op)
+    began = et.rf_id if (et.rf_id[op] > 0).all() else et.id
+    nodes = _threads(et.tid, began, names.et, in_both[names.et] & op)
     possible = sum(len(t.rows) for t in nodes)
-    if not possible:
+    if required and not possible:
         raise InputError("no host operator of it is in the Kineto trace", path=et.path, todo=_todo(trace))
     pairs = nowhere(len(trace.host.tid), np.int32)
     notes: list[str] = []
@@ -188,7 +209,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
     nodes, kineto = _pair_runs(nodes, kineto, trace, et, pairs, notes)
     nodes, kineto = _pair_most(nodes, kineto, pairs, notes)
     fitted = possible - sum(len(t.rows) for t in nodes)
-    if fitted < MIN_MATCHED_SHARE * possible:
+    if required and fitted < MIN_MATCHED_SHARE * possible:
         raise InputError(
             f"only {fitted} of {possible} ET nodes are in the Kineto trace in the same order: two runs?",
             path=et.path,

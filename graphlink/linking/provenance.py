@@ -32,9 +32,8 @@ _ROOT: Final = re.compile(r"\[pytorch\|profiler\|.*")  # the node of the process
 
 
 def is_op(et: HostTrace) -> Bool:
-    """Mark the nodes of an ET that are ops: those with a record-function id, or all but roots where no node has one."""
-    with_id: Bool = et.rf_id > 0
-    return with_id if with_id.any() else ~fits(_ROOT, et.strings)[et.name]
+    """Mark the nodes of an ET that are ops: all but roots."""
+    return ~fits(_ROOT, et.strings)[et.name]
 
 
 def asynchronous_form(trace: Trace) -> re.Pattern[str]:

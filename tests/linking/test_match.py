@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 from graphlink.errors import InputError
 from graphlink.linking.match import match_hosts
+from graphlink.linking.provenance import is_op
 from graphlink.model import NOWHERE, HostMatch, HostTrace, ProcessGroup, Trace
 from tests.build import Host, Node, build_et, build_trace
 
@@ -58,6 +60,21 @@ def test_an_et_without_ids_is_matched_by_order() -> None:
     assert match.method == "order"
     assert [int(et.id[node]) for node in match.et] == [7, 8, 9, 10]
     assert match.only_et == {"d": 1}, "the root is no op"
+
+
+@pytest.mark.parametrize("lacking", ["kineto", "et", "both"])
+def test_what_has_no_id_is_matched_by_order_between_those_that_have(lacking: str) -> None:
+    rows, ops = hosts("aabaabca", with_ids=True), nodes("aabaabca")
+    if lacking != "et":
+        rows = [row._replace(rf_id=0 if k in (0, 1, 4) else row.rf_id) for k, row in enumerate(rows)]
+    if lacking != "kineto":
+        ops = [op._replace(rf_id=0 if k in (4, 7) else op.rf_id, id=10 + k) for k, op in enumerate(ops)]
+    trace, et = build_trace(rows), build_et(ops)
+    match = match_hosts(trace, et)
+    began = sorted(np.flatnonzero(is_op(et)).tolist(), key=et.id.__getitem__)
+    assert (match.method, match.only_kineto, match.only_et) == ("rf_id", {}, {})
+    assert [match.et.tolist()[row] for row in trace.host.order.argsort()] == began
+    assert any("no record-function id: matched by order" in text for text in match.warnings)
 
 
 def test_few_ids_of_another_name_stay_unmatched() -> None:
