@@ -57,10 +57,11 @@ _PREFERRED: Final = 1.25  # times the gain: of a change that is named, or of a r
 _MUCH_PCT: Final = 5.0  # what can go as a whole stands before work that could be faster
 _LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
 _DIR: Final = re.compile(r"(?<= )DIR\b")
+_HEAVIEST: Final = ("heaviest_work", HEAVY)
 _MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts")  # what may be the main fact without a gain
 _WITHOUT_GAIN: Final[Mapping[Kind, int]] = {"pipeline_bubble": 1, "once": 2}  # before others, in this order
 _OF_MESSAGES: Final[tuple[Kind, ...]] = ("exposed_communication", "blocking_sync")  # how idle stages show, too
-_IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer")
+_IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer", "small_collectives")
 _WITHOUT_GPU: Final[tuple[Kind, ...]] = (
     "pipeline_bubble",
     "exposed_communication",
@@ -70,7 +71,7 @@ _WITHOUT_GPU: Final[tuple[Kind, ...]] = (
 )
 _OF_CAUSES: Final[Mapping[str, tuple[Kind, ...]]] = {  # what advice is about a main fact
     "compute_ns": ("heaviest_work", "tensor_cores", "small_kernels", "layout_conversions", "uneven_kernels"),
-    "exposed_comm_ns": ("exposed_communication", "straggler"),
+    "exposed_comm_ns": ("exposed_communication", "small_collectives", "straggler"),
     "exposed_copy_ns": ("copies",),
     "straggler_wait": ("straggler", "exposed_communication"),
     "dependency_stall": ("exposed_communication", "straggler"),
@@ -220,16 +221,18 @@ def in_order(
     came once, then what has no gain or none of a step, then what gains too little to be printed. What came once is
     first where nothing gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``:
     most of the run did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than
-    one, and behind advice ``about`` the main fact, if they gain no more than twice as much; what can go as a whole, a
-    pause or a range beside the training, before both. Work that could be faster stands so behind what makes a rank
-    late. Waits that gain more than the share of time in which GPUs computed nothing, ``bare_pct``, stand as launches
-    do: these have as much to compute without them. Messages stand behind stages of a pipeline idle for longer,
-    ``stages_pct``."""
+    one, behind small collectives, and behind advice ``about`` the main fact, if they gain no more than twice as much;
+    what can go as a whole, a pause or a range beside the training, before both. Work that could be faster stands so
+    behind what makes a rank late. Waits that gain more than the share of time in which GPUs computed nothing,
+    ``bare_pct``, stand as launches do: these have as much to compute without them. Messages stand behind stages of a
+    pipeline idle for longer, ``stages_pct``."""
 
     def most(some: Callable[[Candidate], bool]) -> float:
         return max((one.advice.share_pct for one in advice if one.advice.most_pct is not None and some(one)), default=0)
 
-    heaviest = most(lambda one: one.cause.startswith(HEAVY) and one.advice.kind == "heaviest_work")
+    heaviest = most(
+        lambda one: one.advice.kind == "small_collectives" or (one.advice.kind, one.cause[: len(HEAVY)]) == _HEAVIEST
+    )
     late = most(lambda one: one.advice.kind == "straggler")
     main = most(lambda one: one.advice.kind in about)
     messages = most(lambda one: one.advice.kind in _OF_MESSAGES)

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from graphlink.advice.heaviest import heaviest
 from graphlink.advice.on_host import (
@@ -29,14 +29,16 @@ from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, rank
 from graphlink.advice.records import Advice, Kind
 from graphlink.advice.uneven import aside, compilations, pauses, stragglers, uneven
 from graphlink.gpu.table import spent
-from graphlink.graph_model import NodeType
+from graphlink.graph_model import EdgeKind, NodeType
+from graphlink.model import NOWHERE, Bool
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms, percent, shares_words
 from graphlink.replay.buckets import turns_of
 from graphlink.replay.changes import BucketChange, Changes, Selector, TimeChange
+from graphlink.replay.times import QUICKEST
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.spans import overlap_ns, union
-from graphlink.tables import sums
+from graphlink.tables import how_many, marked, sums
 
 _OVERLAP: Final = (
     "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; with all ranks linked look at "
@@ -96,7 +98,8 @@ _OF_STAGES: Final = {  # what to do by the part of idle time that is largest, an
 }
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
 _MOST: Final = 0.9  # of the time of such kernels, in copies; of that of copies, in kinds that are worth a change
-_JOINED: Final = (2, 4, 8)  # buckets in one, that are tried
+_JOINED: Final = (2, 4, 8, 64)  # buckets in one, that are tried
+_USUAL: Final = 8  # where nothing but their calls is saved
 MIB: Final = 1 << 20
 MOST_KERNELS: Final = 12  # names in a pattern
 HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
@@ -195,28 +198,68 @@ def _copied(work: Workload) -> tuple[str, str]:
 
 
 def _buckets(run: Outputs) -> Iterator[Candidate]:
-    """Return larger buckets of gradients, where devices wait for communication a hundredth of the time."""
+    """Return fewer collectives, each of several, where devices wait for communication a hundredth of the time, or each
+    takes the host longer than a device. Where nothing tells what joined ones take, they save their calls alone."""
+    work, measured_ns = run.work, sum(rank.replay.measured_ns for rank in ranks_of(run))
     exposed_ns = spent([one for rank in ranks_of(run) for one in rank.gpu])["exposed_comm_ns"]
-    sizes = run.work.column("comm_size")[run.work.work == Work.COMM]
-    if 100 * exposed_ns < sum(rank.replay.measured_ns for rank in ranks_of(run)) or not len(sizes):
+    groups = turns_of(work, BucketChange(join=_JOINED[0])).values()
+    in_series = [own for by_rank, _ in groups for own in by_rank.values()]
+    nodes = marked(len(work), np.concatenate(in_series)) if in_series else work.work == Work.COMM
+    nodes &= work.column("device") >= 0
+    count, sizes, calls = how_many(nodes), work.column("comm_size")[nodes], _calling(run, nodes)
+    if not count:
         return
-    series = [turns for _, series in turns_of(run.work, BucketChange(join=_JOINED[0])).values() for turns in series]
-    for fewer, times in pairwise((0, *_JOINED)):
-        if fewer and fewer >= max(map(len, series), default=0):
-            return  # they would be the same buckets
+    host = TimeChange(path=UserPattern(f"(?:^|/)(?:{'|'.join(calls)})(?:/|$)", "advice"), sort="host", scale=0)
+    host_ns = int(work.cost_ns[run.selection.nodes(host)].sum()) if calls else 0
+    quickest_ns = int(np.quantile((work.cost_ns - work.fixed_ns)[nodes], QUICKEST))
+    small = 100 * host_ns >= measured_ns and host_ns > count * quickest_ns
+    lengths = [len(turns) for _, series in groups for turns in series] or [count]
+    longest = max(lengths) * bool(groups)
+    joins = [(times, True) for fewer, times in pairwise((0, *_JOINED)) if fewer < longest]  # more: the same buckets
+    joins = joins if 100 * exposed_ns >= measured_ns or small else []
+    small = small and (longest >= _USUAL or (not longest and _only_copied(work, nodes)))
+    joins += [(_USUAL, False)] * small
+    for times, known in joins:
+        size_mib, left = float(np.median(sizes)) / MIB, sum(-(-length // times) for length in lengths) / sum(lengths)
+        capacity = f" (bucket_cap_mb of DDP: at least {max(times * size_mib, 1):,.0f})" * bool(size_mib)
         yield Candidate(
             Advice(
-                kind="exposed_communication",
-                what="communication that no computation hides",
-                evidence=f"{ms(exposed_ns)} ms are exposed, in {counted(len(sizes), 'collective')} of usually "
-                f"{np.median(sizes) / MIB:,.3f} MiB",
-                todo=f"larger buckets of gradients, {times} in one (bucket_cap_mb of DDP: at least "
-                f"{max(times * np.median(sizes) / MIB, 1):,.0f})",
-                supposed=f"if every {times} were one, which costs its latency once",
+                kind="small_collectives" if small else "exposed_communication",
+                what="many small collectives, each of which takes the host longer than the network"
+                if small
+                else "communication that no computation hides",
+                evidence=f"{ms(exposed_ns)} ms are exposed, in {counted(count, 'collective')}"
+                + f" of usually {size_mib:,.3f} MiB" * bool(size_mib)
+                + f"; {ms(host_ns)} ms of host time in {', '.join(sorted(calls))}" * bool(calls),
+                todo=f"larger buckets of gradients, {times} in one{capacity}"
+                + "; of what your own code reduces, all_reduce one flat tensor in place of many" * small,
+                supposed=f"if every {times} were one, "
+                + (
+                    "which costs its latency and its calls once" if known else "with the calls of one, and took as long"
+                ),
             ),
-            Changes(buckets=(BucketChange(join=times),)),
+            Changes(
+                (replace(host, scale=round(left, 4)),) if calls else (),
+                buckets=(BucketChange(join=times),) if known else (),
+            ),
             "communication",
         )
+
+
+def _only_copied(work: Workload, nodes: Bool) -> bool:
+    """Tell whether other streams wait for nine of ten ``nodes`` to copy what they gave: nothing else needs it yet."""
+    waits = work.work[work.target[nodes[work.source] & (work.kind == EdgeKind.EVENT)]]
+    return how_many(waits == Work.COPY) > _MOST * len(waits)
+
+
+def _calling(run: Outputs, nodes: Bool) -> set[str]:
+    """Return the outermost ops and ranges in which nothing but ``nodes`` of devices is launched, as patterns."""
+    (of_node, paths), launcher = run.selection.paths, run.selection.launched_by
+    on_device = (launcher != NOWHERE) & (run.work.column("host") == 0)
+    others = {name for path in np.unique(of_node[launcher[on_device & ~nodes]]).tolist() for name in paths[path]}
+    own = (paths[path] for path in np.unique(of_node[launcher[on_device & nodes]]).tolist())
+    names = {next((name for name in path if name not in others), "") for path in own}
+    return {escaped(name) for name in names - {""}}
 
 
 def _bubbles(run: Outputs) -> Iterator[Candidate]:

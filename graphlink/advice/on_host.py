@@ -166,43 +166,47 @@ def launch_ns_of(work: Workload, of_node: I64, quantile: float) -> int:
 
 
 def optimizers(run: Outputs) -> Iterator[Candidate]:
-    """Return how much the launches of optimizers cost that update each tensor by kernels, or ops, of its own."""
-    if not launches(run.work).any():
-        yield from _optimizers_on_cpu(run)
-        return
-    yield Candidate(
-        Advice(
-            kind="optimizer",
-            what="the optimizer launches many kernels",
-            evidence=f"{ms(ns_of(run, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops",
-            todo="fused=True of the optimizer, or foreach=True: one kernel for many tensors",
-            supposed="if each of its steps were one launch, and its kernels ran one behind the other",
-        ),
-        Changes(cuda_graph=(GraphChange(name=UserPattern(_OPTIMIZER.pattern, "advice"), gap_us=0),)),
-        _OPTIMIZERS,
-    )
-
-
-def _optimizers_on_cpu(run: Outputs) -> Iterator[Candidate]:
-    """Return what Adam takes that updates each tensor on the CPU by several ops, as if one did all of it."""
-    work, (of_node, paths) = run.work, run.selection.paths
-    within = np.array([any(map(_ADAM.search, names)) for names in paths], np.bool_)[of_node]
-    within &= work.work == Work.HOST
+    """Return how much optimizers cost that update each tensor by kernels, or ops, of its own."""
+    of_node, paths = run.selection.paths
     ops = {names[-1] for names in paths if len(names) > 1 and _ADAM.search(names[-2])}
-    if len(ops) < _SEVERAL or any("_fused_" in name for name in ops):
-        return
-    yield Candidate(
-        Advice(
-            kind="optimizer",
-            what="the optimizer updates each tensor by several ops",
-            evidence=f"{ms(int(work.cost_ns[within].sum()))} ms in {counted(how_many(within & ~work.is_part), 'op')} "
-            f"inside of it, of {len(ops)} names",
-            todo="fused=True of the optimizer: one op for all tensors, on the CPU, too",
-            supposed="if it took a quarter of its time, as fused Adam does on the CPU",
-        ),
-        Changes((TimeChange(path=UserPattern(rf"(?:^|/){_ADAM.pattern[1:]}", "advice"), scale=_FUSED),)),
-        _OPTIMIZERS,
-    )
+    several = len(ops) >= _SEVERAL and not any("_fused_" in name for name in ops)
+    fused = TimeChange(path=UserPattern(rf"(?:^|/){_ADAM.pattern[1:]}", "advice"), scale=_FUSED)
+    quarter = "took a quarter of their time, as those of fused Adam do at most"
+    if launches(run.work).any():
+        inside = np.array([any(map(_OPTIMIZER.search, names)) for names in paths], np.bool_)[of_node]
+        kernels_ns = int(run.work.cost_ns[inside & (run.work.work == Work.KERNEL)].sum())
+        yield Candidate(
+            Advice(
+                kind="optimizer",
+                what="the optimizer launches many kernels",
+                evidence=f"{ms(ns_of(run, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops; its "
+                f"kernels take {ms(kernels_ns)} ms",
+                todo="fused=True of the optimizer, or foreach=True: one kernel for many tensors",
+                supposed="if each of its steps were one launch, and its kernels "
+                + (quarter if several else "ran one behind the other"),
+            ),
+            Changes(
+                (replace(fused, sort="kernel"),) if several else (),
+                cuda_graph=(GraphChange(name=UserPattern(_OPTIMIZER.pattern, "advice"), gap_us=0),),
+            ),
+            _OPTIMIZERS,
+        )
+    elif several:
+        within = np.array([any(map(_ADAM.search, names)) for names in paths], np.bool_)[of_node] & (
+            run.work.work == Work.HOST
+        )
+        yield Candidate(
+            Advice(
+                kind="optimizer",
+                what="the optimizer updates each tensor by several ops",
+                evidence=f"{ms(int(run.work.cost_ns[within].sum()))} ms in "
+                f"{counted(how_many(within & ~run.work.is_part), 'op')} inside of it, of {len(ops)} names",
+                todo="fused=True of the optimizer: one op for all tensors, on the CPU, too",
+                supposed="if it took a quarter of its time, as fused Adam does on the CPU",
+            ),
+            Changes((fused,)),
+            _OPTIMIZERS,
+        )
 
 
 def allocators(run: Outputs) -> Iterator[Candidate]:

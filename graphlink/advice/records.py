@@ -34,6 +34,7 @@ Kind = Literal[
     "aside",
     "optimizer",
     "compilation",
+    "small_collectives",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 

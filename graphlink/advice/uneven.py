@@ -25,13 +25,15 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.workload import GAP_NAME, OF_HOST, Work, Workload, names_found
 from graphlink.steps import STEP_MARK
-from graphlink.tables import grouped, largest, sums
+from graphlink.tables import grouped, largest, least, sums
 
 LESS_PYTHON: Final = (
     "less Python in the step: gc.freeze() before it or gc.disable() in it, no sleep, less logging; graphlink ops DIR "
     "shows where it is, and with stacks=True in graphlink.capture in which lines"
 )
 OUTSIDE: Final = "outside"  # a cause of advice: what is no part of the run, and disturbs all that was measured
+_CLOCK: Final = "the clock of the GPU is lower in some steps"
+_TURNS: Final = "another process takes turns on the GPU"
 SLOWER: Final = "the same kernels take longer in some steps"
 HEAVY: Final = "heavy op"  # a cause of advice, with its name
 FAR: Final = 4  # times as long as the longest usual pause, or as a launch
@@ -208,7 +210,7 @@ def uneven(run: Outputs) -> Iterator[Candidate]:
         if not moving and 2 * (own_ns - quick_ns)[_resized(run)[slower]].sum() > more_ns:
             yield _larger(more_ns, f"{steps.first}-{steps.last}", "uneven_kernels")
         else:
-            yield from _uneven_kernels(own_ns, quick_ns, steps, run.tools, moving=moving)
+            yield from _uneven_kernels(run, own_ns, quick_ns, steps, moving=moving, some=_some(run, slower))
         yield from _uneven_steps(run, Steps(numbers[0][1], numbers[0][-1]), more_ns)
 
 
@@ -223,11 +225,36 @@ def _moves(work: Workload, selection: Selection, slower: Bool, more_ns: I64) -> 
     return bool(len(some) >= _FEW and some.all() and len({*of_step.argmax(axis=1).tolist()}) > 1)
 
 
-def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, tools: Tools, *, moving: bool) -> Iterator[Candidate]:
+def _some(run: Outputs, slower: Bool) -> bool:
+    """Tell whether between kernels ``slower`` than usual, in the same step of a rank, others that multiply on tensor
+    cores take what they usually do: no clock is lower there."""
+    work, kernel = run.work, run.work.work == Work.KERNEL
+    step = run.selection.step * len(work.ranks) + work.member
+    began_ns, count = work.column("start_ns"), int(step.max(initial=0)) + 1
+    first_ns, last_ns = (each(count, step[slower], began_ns[slower])[step] for each in (least, largest))
+    between = kernel & ~slower & (began_ns > first_ns) & (began_ns < last_ns)
+    used = [
+        k.whole_name
+        for file in run.operations.values()
+        for o in file.operations
+        for k in o.kernels
+        if k.tensor_cores == "used"
+    ]
+    family, names = work.names()
+    usual = between & np.isin(family, [k for k, name in enumerate(names) if name in {*used}])
+    return bool(work.cost_ns[usual].sum() > _EQUAL * work.cost_ns[slower].sum())
+
+
+def _uneven_kernels(
+    run: Outputs, own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool, some: bool
+) -> Iterator[Candidate]:
+    """``moving``: between ranks; ``some``: others beside them take what they usually do."""
     if len(own_ns):
-        what, why, todo = why_uneven(own_ns, quick_ns, tools)
+        what, why, todo = why_uneven(own_ns, quick_ns, run.tools)
         if moving:
             what, todo = "in each step other ranks have more to compute", _BALANCE
+        elif some and what == _CLOCK:
+            what, todo = "some kernels take longer in some steps, others beside them do not", _BALANCE
         yield Candidate(
             Advice(
                 kind="uneven_kernels",
@@ -239,7 +266,7 @@ def _uneven_kernels(own_ns: I64, quick_ns: I64, steps: Steps, tools: Tools, *, m
                 + ("equal work saves less" if moving else "what is slow in all steps does not show"),
             ),
             Changes((TimeChange(step=f"{steps.first}-{steps.last}", sort="kernel", even_out=True),)),
-            "" if moving or what == SLOWER else OUTSIDE,
+            OUTSIDE if what in (_CLOCK, _TURNS) else "",
         )
 
 
@@ -249,20 +276,20 @@ def why_uneven(own_ns: I64, quick_ns: I64, tools: Tools) -> tuple[str, str, str]
     By as much more, whatever each takes: another process has the GPU meanwhile. By an equal factor: its clock is lower.
     """
     more_ns, factor = own_ns - quick_ns, own_ns / quick_ns
-    for each, least in ((more_ns, 0), (factor, 1)):
+    for each, none in ((more_ns, 0), (factor, 1)):
         order = np.argsort(each)
         weight = np.cumsum(more_ns[order])
         usual = float(each[order][np.searchsorted(weight, weight[-1] / 2)])
-        equal = np.abs(each - usual) <= _EQUAL * (usual - least)
+        equal = np.abs(each - usual) <= _EQUAL * (usual - none)
         ends_ns = quick_ns[equal].min(), quick_ns[equal].max()
         if equal.sum() < _FEW or more_ns[equal].sum() < _MOST * more_ns.sum() or ends_ns[1] < _OTHER * ends_ns[0]:
             continue
         some = f"{counted(int(equal.sum()), 'kernel')} of {ms(int(ends_ns[0]))} to {ms(int(ends_ns[1]))} ms each take"
-        if least:
+        if none:
             todo = f"the GPU lowers its clock for power or heat: {tools.clocks}"
-            return "the clock of the GPU is lower in some steps", f"{some} {usual:.2f} times as long", todo
+            return _CLOCK, f"{some} {usual:.2f} times as long", todo
         todo = f"end the other process ({tools.processes} shows it), or record again when the GPU is free"
-        return "another process takes turns on the GPU", f"{some} {ms(round(usual))} ms longer, one of its turns", todo
+        return _TURNS, f"{some} {ms(round(usual))} ms longer, one of its turns", todo
     todo = (
         f"look for another process on the GPU and for clocks that go down for power or heat ({tools.clocks}); other "
         "sizes in some steps take longer, too"

@@ -75,7 +75,7 @@ class Plan:
     def cure(self) -> Plan:
         """Return the program after the advice was followed: without the trouble, or with half of its time where that is
         what is supposed."""
-        if self.trouble == "buckets":
+        if self.trouble in ("buckets", "collectives", "experts"):
             return replace(self, cured=0)
         return replace(self, cured=0.5) if self.trouble in HALVED and self.on is None else self.twin()
 
@@ -235,6 +235,9 @@ class _Rank:
         gap_us = 80 * plan.size if self.has("late") and op == "aten::native_layer_norm" else 1
         if plan.trouble == "expert" and op == "aten::mm" and self.step % plan.ranks == self.rank:
             us *= 1 + 2 * plan.size  # of the experts another one is hot in each step
+        if self.has("experts") and op == "aten::mm":  # of each layer another one, and all have other sizes
+            us *= 1 + 0.4 * layer
+            us *= 1 + 2 * plan.size * plan.cured * ((self.step * 3 + layer) % plan.ranks == self.rank)
         if self.has("labels") and op == "aten::mm" and layer % 2 == 0:
             copy = self.launch("Memcpy HtoD (Pageable -> Device)", 2, kind="gpu_memcpy")
             self.op("aten::copy_", replace(copy, blocking=True, return_ns=3 * US))
@@ -293,6 +296,11 @@ class _Rank:
     def reduce(self, layer: int) -> None:
         """Reduce the gradients of a layer, in many buckets if that is the trouble: each costs 45 us beside its bytes."""
         size, few = self.plan.size, self.has("buckets")
+        if self.has("collectives"):  # each takes the host longer than the network
+            for part in range(64 if self.plan.cured else 1):
+                nelems = 64 * (500 + 800 * layer) if not self.plan.cured else 500 + 800 * layer + part
+                self.all_reduce(nelems, 5 + nelems / 4_000, host_us=20 * size)
+            return
         count = (4 if size < 1 else 8) if few and self.plan.cured else 1
         for part in range(count):
             whole = (400_000 + 40_000 * layer) // count
@@ -302,12 +310,13 @@ class _Rank:
                 us += 350 * size
             self.all_reduce(nelems, us)
 
-    def all_reduce(self, nelems: int, us: float) -> None:
+    def all_reduce(self, nelems: int, us: float, host_us: float = 1) -> None:
         self.seq += 1
         comm = CommArgs("allreduce", "Float", 4, nelems, nelems, "0", self.seq)
-        self.order(COMPUTE, COMM)
         work = self.launch(NCCL, us, stream=COMM, comm=comm, meeting=Meeting(self.seq, self.plan.ranks))
-        self.add(Begin("c10d::allreduce_", ns=US), Begin("record_param_comms", comm=comm, ns=US), work)
+        self.add(Begin("c10d::allreduce_", ns=round(host_us * US)), Begin("record_param_comms", comm=comm, ns=US))
+        self.order(COMPUTE, COMM)
+        self.add(work)
         self.add(End(US), End(US))
 
     def update(self) -> None:
@@ -315,10 +324,11 @@ class _Rank:
         if plan.ranks > 1:
             self.order(COMM, COMPUTE)
         self.add(Begin("Optimizer.step#AdamW.step", annotation=True, ns=3 * US))
-        if self.has("optimizer"):
+        if self.has("optimizer") or self.has("unfused"):  # the one holds the host, the other the GPU
+            call_us, host_us = (4.0, 5 * plan.size) if self.has("optimizer") else (1.0, 0.2)
             for _ in range(40):
                 for op in ("aten::mul_", "aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_"):
-                    self.op(op, self.launch(ADD, 60 / 200), host_us=5 * plan.size)
+                    self.op(op, self.launch(ADD, 4 * 60 / 200, call_us=call_us), host_us=host_us)
         else:
             self.op("aten::_fused_adamw_", self.launch(FUSED, 60))
         self.add(End(5 * US))

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import graphlink
 from graphlink.advice.advise import advised, change_of, in_order, main_advice
-from graphlink.advice.kinds import candidates
+from graphlink.advice.kinds import _only_copied, candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import Advice, AdviceReport, Kind
@@ -823,6 +824,19 @@ def test_a_gain_beyond_idle_time_says_what_it_takes(tmp_path: Path) -> None:
     (sync,) = (one for one in told if one.kind == "blocking_sync")
     assert sync.gain_pct is not None and sync.gain_pct > 30
     assert re.search(r"; more than the 0\.\d+ ms in which no op ran .*: copies and communication that", sync.supposed)
+
+
+@pytest.mark.parametrize(
+    ("waits", "how", "copied"),
+    [
+        ("Memcpy DtoD (Device -> Device)", EdgeKind.EVENT, True),
+        ("Memcpy DtoD (Device -> Device)", EdgeKind.STREAM, False),  # the order of a stream says nothing of results
+        (GEMM, EdgeKind.EVENT, False),
+    ],
+)
+def test_collectives_whose_results_are_copied_alone_could_be_joined(waits: str, how: EdgeKind, copied: bool) -> None:
+    nodes = [N(0, name="7"), N(1, COLL, deps=((0, EdgeKind.LAUNCH),)), N(2, GPU, 5, ((1, how),), waits)]
+    assert _only_copied(hand(nodes), np.array([False, True, False])) is copied
 
 
 def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ MORE: Final = {
     Plan("labels", seed=301): "blocking_sync",
     Plan("evaluation", seed=302, ranks=2): "uneven_steps",
     Plan("expert", seed=303, ranks=2): "uneven_kernels",
+    Plan("experts", seed=306, ranks=4): "uneven_kernels",
+    Plan("unfused", seed=307): "optimizer",
+    Plan("collectives", seed=304, ranks=2): "small_collectives",
+    Plan("collectives", seed=305, ranks=4, size=0.7): "small_collectives",
 }
 OF_ONE_RANK: Final = ("slow rank", "pause", "loader", "slow op", "late", "pointwise", "allocator")
 
@@ -67,7 +71,7 @@ def planned() -> Iterator[Plan]:
 
 PLANS: Final = [*planned()]
 QUICK = [plan for plan in PLANS if plan.ranks == 1 or (plan.ranks == 2 and plan.on is not None)][:24]
-QUICK += [plan for plan in MORE if plan.trouble in ("embedding", "expert")]
+QUICK += [plan for plan in MORE if plan.trouble in ("embedding", "expert", "experts", "unfused", "collectives")]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +97,7 @@ def name(plan: Plan) -> str:
 
 
 def test_there_are_sixty_and_more() -> None:
-    assert len(PLANS) == 64 and len({*PLANS}) == 64
+    assert len(PLANS) == 68 and len({*PLANS}) == 68
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,7 @@ def test_what_is_planted_is_advised_first_with_its_gain(plan: Plan, folder: Path
         words = {
             "embedding": "on the CPU: it launches nothing",
             "expert": "in each step other ranks have more to compute",
+            "experts": "some kernels take longer in some steps, others beside them do not",
         }
         assert words.get(plan.trouble, "") in f"{first.what}; {first.evidence}"
         if kind == "heaviest_work":
