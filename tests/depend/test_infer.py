@@ -374,6 +374,12 @@ def test_a_copy_that_does_not_say_between_what_shows_it_behind_other_work(
     assert _staged("Memcpy", began, returned, stream) == found
 
 
+@pytest.mark.parametrize("name", ["CopyDeviceToHost", "Memcpy DtoH (Device -> Host)", "Memcpy DtoH"])
+def test_so_does_one_that_says_no_more_of_the_host_than_that_it_is_the_host(name: str) -> None:
+    assert _staged(name, 905, 985) == {name}
+    assert not _staged(name, 931, 985)
+
+
 def test_a_copy_that_does_not_say_between_what_shows_nothing_on_an_idle_device() -> None:
     assert not _copied("Memcpy", Call("cudaMemcpyAsync", 17, 60, 2), 55, 2)
     assert _copied("Memcpy", Call("cudaMemcpyAsync", 16.5, 60, 2), 55, 2)
