@@ -163,12 +163,17 @@ def is_call(category: str) -> bool:
 
 
 def place(
-    others: Parts, tables: dict[str, Parts], strings: Strings, of_devices: Collection[int]
+    others: Parts,
+    tables: dict[str, Parts],
+    strings: Strings,
+    of_devices: Collection[int],
+    of_hosts: Collection[int] = (),
 ) -> tuple[Counter[str], tuple[str, ...]]:
     """Put each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of
     ``tables``.
 
-    ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What
+    ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. One
+    that has what calls launched, and is none of ``of_hosts``, which have host rows, stands for a device, too. What
     is of no device is left out by category, what is of a device but does not say on which stream with a warning: both
     are returned. Where no category says which rows are calls, they are those that share a correlation with rows that
     name device and stream. A row of a call's category around other rows of its thread, that launched nothing, is a
@@ -179,7 +184,10 @@ def place(
     category, name, correlation = rows["category"], rows["name"], rows["correlation"]
     texts = tuple(strings)
     call_like = fits(_CALLS, texts)[category]
-    on_device = np.isin(rows["pid"], np.array(sorted(of_devices), np.int64))
+    launched = np.isin(correlation, np.concatenate([tables["call"].seen("correlation"), correlation[call_like]]))
+    hosts = np.array([*of_hosts] or rows["pid"][call_like], np.int64)
+    apart = rows["pid"][launched & (correlation > 0) & ~call_like & ~np.isin(rows["pid"], hosts)]
+    on_device = np.isin(rows["pid"], np.append(apart, np.array([*of_devices], np.int64)))
     placed = (rows["stream"] != MISSING) & (rows["device"] != MISSING) & (correlation > 0)
     paired = ~placed & np.isin(correlation, correlation[placed & ~call_like]) & (correlation > 0)
     calls = (call_like | paired) & ~on_device & (rows["tid"] != MISSING)

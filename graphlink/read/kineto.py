@@ -454,7 +454,7 @@ class KinetoRows:
         mended, told = mend_calls(parts, self.strings, 2 + 2 * written_ns)
         deps = graph_deps(parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes], sorted(self.workers))
-        warnings += [*told, *put_right(parts, self.strings, of_devices, self.left_out)]
+        warnings += [*told, *put_right(parts, self.strings, of_devices, pids, self.left_out)]
         warnings += [*bare_copies(device, self.strings), *unread(self.foreign)]
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(device, calls, self.strings, gpus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -448,9 +448,11 @@ def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str], w
     )
 
 
-def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], left_out: Counter[str]) -> list[str]:
+def put_right(
+    parts: dict[str, Parts], strings: Strings, of_devices: set[int], of_hosts: Sequence[int], left_out: Counter[str]
+) -> list[str]:
     """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
-    both. ``of_devices``: processes that stand for devices.
+    both. ``of_devices``: processes that stand for devices, ``of_hosts``: those that have host rows.
     """
     warnings = []
     if untimed := _leave_out_untimed(parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
@@ -463,7 +465,7 @@ def put_right(parts: dict[str, Parts], strings: Strings, of_devices: set[int], l
     if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
         left_out["graph_event_node"] = events
     if parts[OTHER].count:
-        unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices)
+        unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices, of_hosts)
         left_out.update(unplaced)
         warnings += warnings_of_devices
     return warnings

@@ -86,6 +86,19 @@ def test_a_process_is_a_devices_by_its_name_where_it_has_no_label(read):
     assert ops(trace) == [("matmul", 99, 4, 0)]
 
 
+@pytest.mark.parametrize(("pid", "found"), [(17, [("merge", 17, 3536, 7), ("gather", 17, 3536, 0)]), (10, [])])
+def test_a_process_without_host_rows_that_has_what_calls_launched_is_a_devices_though_nothing_names_it(
+    read, pid, found
+):
+    trace = read(
+        row("mtia_runtime", "launch", 1, 3, correlation=7),
+        row("mtia_runtime", "synchronize", 15, 1, pid=17, tid=3536, correlation=8),
+        row("mtia_ccp_events", "merge", 5, 9, pid=pid, tid=3536, correlation=7),
+        row("mtia_ccp_events", "gather", 20, 1, pid=pid, tid=3536),
+    )
+    assert ops(trace) == found
+
+
 def test_a_row_without_category_in_a_devices_process_is_an_op(read):
     trace = read(label(99, "NPU"), {k: v for k, v in row("", "MatMul", 5, 9, pid=99, tid=4).items() if k != "cat"})
     assert ops(trace) == [("MatMul", 99, 4, 0)]
