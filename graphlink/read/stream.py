@@ -165,7 +165,7 @@ class ArrayReader:
         if cut is None:
             return None, None
         try:
-            return cut, decoder.block(b"".join((memoryview(buffer)[:cut], b"]")), first)  # one copy
+            return cut, decoder.block(b"".join((memoryview(buffer)[:cut], b"]")), first, guessed=True)  # one copy
         except msgspec.DecodeError:
             return None, None
         except RecursionError:
@@ -364,8 +364,11 @@ class _RowDecoder(Generic[T]):
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
         self._keep_raw = keep_raw
 
-    def block(self, text: bytes, first: int) -> Block[T]:
-        """Decode ``text``, a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
+    def block(self, text: bytes, first: int, *, guessed: bool = False) -> Block[T]:
+        """Decode ``text``, a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError.
+
+        ``guessed``: where it ends is; text that is malformed in nothing but its end is not mended then.
+        """
         try:
             if not self._keep_raw:
                 rows = self._rows.decode(text)
@@ -373,7 +376,9 @@ class _RowDecoder(Generic[T]):
             self._raw.decode(text)
         except (msgspec.ValidationError, UnicodeDecodeError):
             pass
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            if guessed and not _AT_BYTE.search(str(error)):
+                raise
             text = mended(text)
         return self._one_by_one(text, first)
 

@@ -103,6 +103,18 @@ def test_separator_is_learned_where_elements_hold_lists_of_objects():
     assert guess_cut(buffer, separator_at(buffer, cut)) == cut
 
 
+def test_a_wrong_guess_of_where_a_block_ends_is_not_taken_for_text_to_be_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(text: bytes) -> bytes:
+        raise AssertionError(text)
+
+    elements = [{"id": number, "attrs": [{"name": "a"}, {"name": "b"}]} for number in range(3)]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": elements}))
+    monkeypatch.setattr(stream, "mended", refused)
+    assert read(tmp_path / "t.json", 1 << 20) == (elements, {})
+
+
 @pytest.mark.parametrize(
     "pack", [gzip.compress, zstandard.ZstdCompressor().compress, lambda data: b"\xef\xbb\xbf" + data]
 )
