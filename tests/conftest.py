@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,12 @@ settings.register_profile("quick", max_examples=25, deadline=None, suppress_heal
 settings.register_profile("thorough", max_examples=300, deadline=None, suppress_health_check=SLOW)  # of make test-all
 settings.load_profile("quick")
 RUN_IN_PROCESSES = pool.run_all
+gc.set_threshold(50_000)  # not 700: what tests make is rarely cyclic, and hypothesis takes the time of each collection
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay, out of what the garbage collector looks through."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from graphlink.linking.communication import communication
+from graphlink.linking.communication import Communication, communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import Linked
@@ -65,15 +65,33 @@ def join_run(
     run: ClusterRun, folder: Path, profile: NcclProfile, *, ranks: Sequence[int] = (), seq: bool = True
 ) -> list[Joined]:
     """Of some ranks, or all, each beside the files that hold its calls, where there are any."""
-    run.write(folder / "kineto", seq=seq)
+    if _LAST.run is not run or _LAST.seq != seq:  # what one test after the other joins with other side files
+        run.write(folder / "kineto", seq=seq)
+        _LAST.run, _LAST.seq, _LAST.folder, _LAST.linked = run, seq, folder / "kineto", {}
     files = write_nccl(run, folder / "nccl", profile)
     written = {rank for file in files for rank in file.process}
-    return [join_rank(folder, files, rank) for rank in ranks or run.ranks if rank in written]
+    return [join_rank(files, rank) for rank in ranks or run.ranks if rank in written]
 
 
-def join_rank(folder: Path, files: Sequence[TrueFile], rank: int) -> Joined:
-    trace = read_kineto(folder / "kineto" / f"kineto_{rank}.json")
-    linked = link(trace, None, match_hosts(trace, None))
+@dataclass
+class _Last:
+    """The run whose recordings were written last, and its ranks that were linked since."""
+
+    run: ClusterRun | None = None
+    seq: bool = True
+    folder: Path = Path()
+    linked: dict[int, tuple[Linked, Communication]] = field(default_factory=dict)
+
+
+_LAST = _Last()
+
+
+def join_rank(files: Sequence[TrueFile], rank: int) -> Joined:
+    if rank not in _LAST.linked:
+        trace = read_kineto(_LAST.folder / f"kineto_{rank}.json")
+        linked = link(trace, None, match_hosts(trace, None))
+        _LAST.linked[rank] = linked, communication(linked)
+    linked, comm = _LAST.linked[rank]
     own = tuple(file for file in files if rank in file.process)
     dumps = tuple(read_dump(file.path) for file in own)
-    return Joined(rank, linked, own, dumps, join(linked, communication(linked), dumps, rank))
+    return Joined(rank, linked, own, dumps, join(linked, comm, dumps, rank))

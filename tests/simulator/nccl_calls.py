@@ -5,6 +5,7 @@ saw them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -128,5 +129,10 @@ def _parts(op: Op, group: ClusterGroup, rank: int) -> list[tuple[str, int, int]]
 
 def communicator_hash(run: ClusterRun, group: int, pair: tuple[int, int] = (0, 0)) -> int:
     """Of a group, or of two places in it."""
-    low, high = np.random.default_rng([run.training.seed, 6, group, *pair]).integers(1 << 32, size=2).tolist()
+    return _hash(run.training.seed, 6, group, *pair)
+
+
+@cache
+def _hash(*seed: int) -> int:
+    low, high = np.random.default_rng(seed).integers(1 << 32, size=2).tolist()
     return int(high) << 32 | int(low) | 1 << 63

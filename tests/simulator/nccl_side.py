@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -13,6 +14,11 @@ from tests.simulator.dialects import EPOCH_NS
 from tests.simulator.nccl_calls import NcclCall
 from tests.simulator.nccl_records import NcclProfile
 from tests.simulator.nccl_steps import ProxyOp
+
+
+@cache
+def _drawn(below: int, *seed: int) -> int:
+    return int(np.random.default_rng(seed).integers(below))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +39,11 @@ class Side:
     @property
     def zero_ns(self) -> int:
         """When the profiler of the process began, in true ns since the epoch."""
-        late = np.random.default_rng([self.run.training.seed, 7, self.pid]).integers(1_000_000)
-        return EPOCH_NS - self.profile.steady_ns + int(late)
+        return EPOCH_NS - self.profile.steady_ns + _drawn(1_000_000, self.run.training.seed, 7, self.pid)
 
     def gpu_ns(self, rank: int, true_ns: int) -> int:
         """On the clock of a rank's GPU, in steps of 32 ns."""
-        off = np.random.default_rng([self.run.training.seed, 8, rank]).integers(self.profile.gpu_off_ns + 1)
-        return (true_ns + int(off)) // 32 * 32
+        return (true_ns + _drawn(self.profile.gpu_off_ns + 1, self.run.training.seed, 8, rank)) // 32 * 32
 
     def epoch_ns(self, rank: int, true_ns: int) -> int:
         """The time of day of a rank's host, as its trace has it."""

@@ -34,7 +34,7 @@ def engine() -> Path:
 
 
 def query(trace: bytes, *sql: str) -> list[list[Row]]:
-    """The rows of each query over ``trace``; one process of Node.js a call, which takes about a second."""
+    """The rows of each query over ``trace``; one process of Node.js a call, which takes a quarter of a second."""
     stream = _message("TraceProcessorRpcStream")
     for low in range(0, len(trace), CHUNK):
         stream.msg.add(request=APPEND, append_trace_data=trace[low : low + CHUNK])
