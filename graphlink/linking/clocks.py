@@ -10,7 +10,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,7 @@ import numpy as np
 from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import call_order
 from graphlink.linking.clock_evidence import (
+    FEWEST,
     MOST_NS,
     NEAR_NS,
     NOISE_NS,
@@ -70,8 +71,11 @@ def on_host_clock(trace: Trace) -> Trace:
     """
     far_ns = _far_off(trace, _launched(trace))
     near, order = _moved(trace, far_ns)
-    found = clocks(near, _launched(near))
-    offset_ns = found.offset_ns + far_ns[order]
+    far_ns = far_ns[order]
+    rows = {number: _in_order(near, (number,)) for number in np.unique(near.device.device).tolist()}
+    stepped = {n: near.device.start_ns[row[1:]][np.abs(np.diff(far_ns[row])) > STEPS_NS] for n, row in rows.items()}
+    found = clocks(near, _launched(near), stepped)
+    offset_ns = found.offset_ns + far_ns
     extents = {clock.device: offset_ns[near.device.device == clock.device] for clock in found.devices}
     devices = tuple(
         msgspec.structs.replace(clock, offset_ns=(int(ns.min()), int(ns.max())))
@@ -103,31 +107,40 @@ def _far_off(trace: Trace, call: I32) -> I64:
     """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate.
 
     Devices that agree, and those of which little shows it and whose rows allow it, have one clock. Where none shows it
-    alone, all together may.
+    alone, all together may. A clock that steps by more than it may be off later is one before and another after.
     """
     device, waits = trace.device, waits_of(trace, call)
     allowed: dict[int, tuple[int, int]] = {}
-    exact = waits.exact & ((waits.begun_ns - waits.ahead_ns > LATENCY_NS) | (waits.ahead_ns > NOISE_NS))
-    before = preceding(device.start_ns, device.device, device.stream)
+    exact = np.flatnonzero(waits.exact & ((waits.begun_ns - waits.ahead_ns > LATENCY_NS) | (waits.ahead_ns > NOISE_NS)))
+    launched_ns = np.where(call == NOWHERE, device.start_ns, values_at(trace.calls.start_ns, call, 0))
+    before = preceding(launched_ns, device.device, device.stream)
     alone_ns = np.where(before == NOWHERE, _EVER, device.start_ns - device.end_ns[before])
     off_ns: dict[int, int | None] = {}
     shown: list[tuple[I64, I64, I64]] = []
-    out = np.zeros(len(call), np.int64)
+    out, clock = np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
+    idle = np.zeros(len(call), np.bool_)
+    lag_ns = np.where(call == NOWHERE, _EVER, device.start_ns - launched_ns)
     for number in np.unique(device.device).tolist():
         row = _in_order(trace, (number,))
         begun_ns = device.start_ns - device.start_ns[row[0]]
-        idle = np.append(_EVER, device.start_ns[row][1:] - np.maximum.accumulate(device.end_ns[row])[:-1]) >= NEAR_NS
-        has = call[row] != NOWHERE
-        idle, row_of = idle[has], row[has]
-        lag_ns = device.start_ns[row_of] - trace.calls.start_ns[call[row_of]]
-        over = np.flatnonzero(exact & (device.device[waits.op] == number))
+        idle[row] = (
+            np.append(_EVER, device.start_ns[row][1:] - np.maximum.accumulate(device.end_ns[row])[:-1]) >= NEAR_NS
+        )
+        row_of = row[call[row] != NOWHERE]
+        over = exact[device.device[waits.op[exact]] == number]
         at_ns, ahead_ns = begun_ns[waits.op[over]], waits.ahead_ns[over]
-        rate = slope(begun_ns[row_of], lag_ns, alone_ns[row_of] >= NEAR_NS, at_ns, ahead_ns)
+        rate = slope(begun_ns[row_of], lag_ns[row_of], alone_ns[row_of] >= NEAR_NS, at_ns, ahead_ns)
         out[row] = np.round(rate * begun_ns[row] / trace.resolution_ns).astype(np.int64) * trace.resolution_ns
-        lag_ns, ahead_ns = lag_ns - out[row_of], ahead_ns - out[waits.op[over]]
-        shown.append((lag_ns, lag_ns[idle], ahead_ns))
+        least_ns = largest(len(call), waits.op[over], ahead_ns, _NEVER)
+        row = in_order(row, launched_ns)
+        clock[row] = clock.max() + 1 + _steps(least_ns[row] - out[row], lag_ns[row] - out[row], alone_ns[row])
+    for number in np.unique(clock).tolist():
+        row = np.flatnonzero((clock == number) & (call != NOWHERE))
+        over = exact[clock[waits.op[exact]] == number]
+        late_ns, ahead_ns = lag_ns[row] - out[row], waits.ahead_ns[over] - out[waits.op[over]]
+        shown.append((late_ns, late_ns[idle[row]], ahead_ns))
         off_ns[number] = roughly_ns(*shown[-1])
-        allowed[number] = int(ahead_ns.max(initial=_NEVER)) - NOISE_NS, int(lag_ns.min(initial=_EVER)) + NOISE_NS
+        allowed[number] = int(ahead_ns.max(initial=_NEVER)) - NOISE_NS, int(late_ns.min(initial=_EVER)) + NOISE_NS
     told = [ns for ns in off_ns.values() if ns is not None]
     usual = int(np.median(told)) if told and max(told) - min(told) <= NEAR_NS else 0
     if not told and len(shown) > 1:
@@ -135,13 +148,28 @@ def _far_off(trace: Trace, call: I32) -> I64:
     for number, ns in off_ns.items():
         low, high = allowed[number]
         by_ns = usual if usual and (ns is not None or low <= usual <= high) else ns or 0
-        out[device.device == number] += by_ns if abs(by_ns) > NEAR_NS else 0
+        out[clock == number] += by_ns if abs(by_ns) > NEAR_NS else 0
     return out
 
 
-def clocks(trace: Trace, call: I32) -> DeviceClocks:
+def _steps(least_ns: I64, most_ns: I64, alone_ns: I64) -> I64:
+    """Number the clocks of a device's rows, in order of launch: another begins where waits and launches contradict
+    those before by more than ``NEAR_NS``, at the row that begins latest, or earliest, after the one before it on its
+    stream.
+
+    All of a device have one where a clock would be that of less than ``FEWEST`` rows: those are damaged.
+    """
+    out = np.zeros(len(least_ns), np.int64)
+    least_ns = np.where(least_ns > most_ns, _NEVER, least_ns - NEAR_NS)
+    for low, _, last, end in [*_agreeing(least_ns, most_ns, 0, len(out))][:-1]:
+        late_ns = alone_ns[last + 1 : end + 1]
+        out[last + 1 + int((-late_ns if most_ns[end] < low else late_ns).argmax()) :] += 1
+    return out if np.bincount(out).min() >= FEWEST else np.zeros_like(out)
+
+
+def clocks(trace: Trace, call: I32, stepped: Mapping[int, I64]) -> DeviceClocks:
     """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE
-    without one.
+    without one. ``stepped``: times at which the clock of a device is known to step.
 
     O(n log n).
     """
@@ -152,7 +180,7 @@ def clocks(trace: Trace, call: I32) -> DeviceClocks:
     launches = {number: launches_of(trace, call, _in_order(trace, (number,))) for number in numbers}
     evidence: dict[int, Evidence] = {}
     anchored: set[int] = set()
-    changed: dict[int, I64] = {}
+    changed = dict(stepped)
     for known in (False, True):  # first wherever the clock is within its steps, then by what was found
         for number, one in launches.items():
             idle = one.late_ns <= (out[one.shown.op] + NOISE_NS if known else one.first_ns + STEPS_NS)

@@ -94,6 +94,33 @@ def test_a_step_is_found_where_it_is(step: float) -> None:
     assert clock_of(trace).steps == 1
 
 
+@pytest.mark.parametrize("step", [-200, 200, 1_000])
+def test_a_large_step_is_found_by_waits_and_launches_that_contradict_those_before_it(step: float) -> None:
+    """Queues of three kernels, each waited for."""
+    calls, ops = list[Call](), list[Device]()
+    for k in range(20):
+        at, ahead = 2_000.0 * k, step if k >= 10 else 0
+        calls += [Call("cudaLaunchKernel", at + 5 * n, at + 5 * n + 4, 4 * k + n + 1) for n in range(3)]
+        ops += [
+            Device(
+                f"k{4 * k + n + 1}", at + 5 + LAG + 30 * n + ahead, at + 5 + LAG + 30 * n + 29 + ahead, 4 * k + n + 1
+            )
+            for n in range(3)
+        ]
+        calls.append(Call("cudaDeviceSynchronize", at + 15, at + 100, 4 * k + 4))
+    offsets = offsets_us(build_trace(calls=calls, device=ops))
+    assert np.ptp(offsets[:30]) == 0
+    assert np.ptp(offsets[30:]) == 0
+    assert offsets[30] - offsets[29] == pytest.approx(step, abs=1)
+
+
+def test_an_op_that_cannot_be_is_no_step() -> None:
+    calls, ops = launches(40)
+    calls += [Call("cudaDeviceSynchronize", 20 * i + 5, 20 * i + 12, 50 + i) for i in range(40)]
+    ops[20] = Device("k21", 1_105, 1_110, 21)
+    assert np.ptp(offsets_us(build_trace(calls=calls, device=ops))) == 0
+
+
 def test_a_few_slow_launches_are_no_step() -> None:
     calls, ops = launches(30)
     slow = [op._replace(start=op.start + 9, end=op.end + 9) if 12 <= i < 16 else op for i, op in enumerate(ops)]
