@@ -27,8 +27,10 @@ from graphlink.pipeline.records import NamedRanges, Pass
 from graphlink.spans import Axis, Neighbours
 from graphlink.steps import STEP_MARK
 from graphlink.tables import (
+    MOST,
     begins,
     concat,
+    in_order,
     marked,
     nowhere,
     numbered_rows,
@@ -311,12 +313,21 @@ def _finished(
 
 
 def _parts(linked: Linked, entries: Entries, step: I64, whole: str) -> Entries:
-    """Number parts (layers are no microbatches) as the range ``whole`` around them, in its step; without any as one."""
-    rows, strings = linked.trace.host, linked.trace.strings
+    """Number the passes of a phase and step, each of several parts (layers are no microbatches): those inside a range
+    ``whole`` are one, and tell of how many parts a pass is outside of any; without ``whole`` all are one.
+    """
+    rows, strings, phase = linked.trace.host, linked.trace.strings, entries.phase.astype(np.int64)
     marks = [code for code, text in enumerate(strings) if text == whole]
-    around = np.sort(rows.start_ns[rows.annotation & np.isin(rows.name, marks)])
-    which, code = numbered_rows(step, np.searchsorted(around, entries.start_ns, side="right"))
-    microbatch = np.where(entries.phase == Pass.OPT, NOWHERE, code - np.searchsorted(which[:, 0], step))
+    around = in_order(np.flatnonzero(rows.annotation & np.isin(rows.name, marks)), rows.start_ns)
+    last = np.searchsorted(rows.start_ns[around], entries.start_ns, side="right") - 1
+    outside = entries.start_ns >= values_at(rows.end_ns[around], last, NOWHERE)
+    turn, parts = turns(last, outside, phase), np.full(len(Pass), NOWHERE)
+    np.maximum.at(parts, phase[~outside], turn[~outside] + 1)
+    each = np.where(parts == NOWHERE, parts.max() if len(around) else MOST, parts)[phase]
+    which, code = numbered_rows(step, phase, last, outside, np.where(outside, turn // each, 0))
+    first = np.flatnonzero(begins(which[:, 0], which[:, 1]))
+    number = code - first[np.searchsorted(first, code, side="right") - 1]
+    microbatch = np.where(phase == Pass.OPT, NOWHERE, number)
     return replace(entries, microbatch=microbatch, inferred=microbatch != NOWHERE)
 
 

@@ -55,3 +55,13 @@ def test_layers_of_dualpipe_are_parts_of_the_pair_around_them() -> None:
     assert order == [(step, pair) for step in (0, 1) for pair in (0, 1) for _ in range(12)]
     assert entries.inferred.all()
     assert set(entries.phase.tolist()) == {Pass.F, Pass.I, Pass.W}  # W apart: B is the input gradient
+
+
+def test_passes_outside_of_pairs_have_as_many_parts_as_inside() -> None:
+    """Two forwards before the only pair, two backwards after it, of two layers each: three microbatches."""
+    forward, backward = ("attn(F)", "mlp(F)"), ("mlp(B)", "attn(B)")
+    names = (*2 * forward, *forward, *backward, *2 * backward)
+    rows = [Host(name, 100 * k, 100 * k + 90, annotation=True) for k, name in enumerate(names, 1)]
+    entries, _ = found(Host("1F1B", 490, 895, annotation=True), *rows)
+    assert entries is not None
+    assert entries.microbatch.tolist() == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]
