@@ -37,7 +37,7 @@ from graphlink.pipeline.named_ranges import OPTIMIZER
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import NO_TIME, Delays, Idle, PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory
 from graphlink.pipeline.schedules import UNKNOWN
-from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
+from graphlink.pipeline.stages import Pipes, members, peers_of, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
 from graphlink.spans import Spans
 from graphlink.tables import MOST, how_many, sums, take, take_as, values_at
@@ -70,15 +70,17 @@ def _passes_on(recorded: Pipes) -> bool:
     """Tell whether there is a pipeline at all. Names that any training has, and inference, need activations that are
     passed on, from a first rank.
 
-    In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their
-    peers besides.
+    In a ring (context parallelism) every rank receives before its first forward ends. Of inferred stages, a rank that
+    was not recorded must lie at an end, or may close a ring.
     """
     runs = recorded.runs
     inferred = any(map(_is_inferred, runs))
     if not inferred and any(map(_says_so, runs)):
         return True
-    first = any(run.previous == NOWHERE for run in runs)
-    return any(map(_exchanges_messages, runs)) and first and not (inferred and recorded.missing and len(runs) > 1)
+    ends = [rank for rank in recorded.missing if sum(rank in peers_of(run) for run in runs) == 1 < len(runs)]
+    first = any(run.previous in (NOWHERE, *ends) for run in runs)
+    closed = inferred and len(ends) < len(recorded.missing) and len(runs) > 1
+    return any(map(_exchanges_messages, runs)) and first and not closed
 
 
 def _exchanges_messages(run: StageRun) -> bool:
@@ -115,6 +117,9 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
     if len({other.schedule for other in each}) > 1:
         names = ", ".join(other.schedule for other in each[:4])
         found = replace(found, schedule=UNKNOWN, nearest="", difference=f"pipelines differ: {names}", steps=())
+    elif recorded.missing:
+        why = "not compared, as ranks of it were not recorded"
+        found = replace(found, schedule=UNKNOWN, nearest="", difference=why, steps=())
     known = found.schedule != UNKNOWN
     whole = with_stages(recorded, each if known else [replace(other, steps=()) for other in each])
     steps, idle = account(whole)
@@ -135,7 +140,7 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
         microbatches=microbatches,
         chunks=chunks,
         schedule=found.schedule,
-        nearest="" if known else "not compared, as ranks of it were not recorded" if whole.missing else nearest,
+        nearest="" if known else nearest,
         idle=idle,
         rates=rates(makespans_ns, [step.work_ns for step in steps], [step.own_ns for step in steps], ratio),
         theory=_theory(whole, groups, each, steps) if known else None,

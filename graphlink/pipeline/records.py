@@ -134,6 +134,7 @@ class StageRun:
     warnings: tuple[str, ...]
     witness: Witness | None = None  # None: there are no side files of NCCL
     layers: tuple[Layers, ...] = ()  # of the chunks whose forwards show some
+    peers: tuple[int, ...] = ()  # ranks that its host sends to and receives from, ``NOWHERE`` among them if unknown
 
 
 @dataclass(frozen=True, slots=True)

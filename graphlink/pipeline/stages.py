@@ -41,8 +41,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     steps_of = [set(run.ranges.step[run.ranges.phase != Pass.OPT].tolist()) for run in runs]
     steps = sorted(set.intersection(*steps_of))
     left = sorted(set.union(*steps_of) - set(steps))
-    peers = {int(peer) for run in runs for peer in np.unique(run.exchanges.peer)}
-    missing = sorted(peers - {run.rank for run in runs} - {NOWHERE})
+    missing = sorted(set.union(*map(peers_of, runs)) - {run.rank for run in runs} - {NOWHERE})
     known = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
     pipe, position = zip(*(known or ((0, position) for position in _by_first_forward(runs))), strict=True)
     warnings = (
@@ -103,16 +102,30 @@ def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains."""
     after = {run.previous: run.rank for run in runs if run.previous != NOWHERE}
     heads = [run.rank for run in runs if run.previous == NOWHERE]
+    heads = heads or [after.pop(rank) for rank in after.keys() - {run.rank for run in runs}]
     if (len(runs) > 1 and not after) or len(after) + len(heads) < len(runs):
         return None
     chains = [[rank] for rank in heads]
     for chain in chains:
         while chain[-1] in after:
             chain.append(after[chain[-1]])
+    chains = _facing(chains, {run.rank: peers_of(run) for run in runs}) or chains
     place = {rank: (pipe, position) for pipe, chain in enumerate(chains) for position, rank in enumerate(chain)}
     if len(place) < len(runs) or len(set(map(len, chains))) != 1:
         return None
     return [place[run.rank] for run in runs]
+
+
+def peers_of(run: StageRun) -> set[int]:
+    """Return the ranks that a rank exchanges messages with, as its host or its device rows name them."""
+    return {*run.peers, *run.exchanges.peer.tolist()}
+
+
+def _facing(chains: list[list[int]], peers: dict[int, set[int]]) -> list[list[int]]:
+    """Join chains whose last ranks exchange messages: microbatches enter such a pipeline at both ends (DualPipe)."""
+    by_last = {chain[-1]: chain for chain in chains}
+    pairs = [(chain, by_last[peer]) for chain in chains for peer in peers[chain[-1]] & {*by_last} - {chain[-1]}]
+    return [chain + other[::-1] for chain, other in pairs if chain[0] < other[0]]
 
 
 def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:

@@ -12,9 +12,11 @@ from graphlink import spans
 from graphlink.causes import Cause
 from graphlink.model import CommKind
 from graphlink.pipeline.analyse import analyse
+from graphlink.pipeline.autograd import RULE
 from graphlink.pipeline.delays import joined, while_it_ran, with_exchanges
 from graphlink.pipeline.records import Delays, Ranges, StageRun
 from graphlink.pipeline.schedules import orders, simulate
+from graphlink.pipeline.stages import pipes
 from tests.comm_ops import Op, comm_ops
 from tests.pipeline.made import even_times
 
@@ -149,3 +151,40 @@ def test_part_of_a_pipeline_is_near_no_schedule() -> None:
     found = analyse(some)
     assert found is not None
     assert (found.schedule, found.nearest) == ("unknown", "not compared, as ranks of it were not recorded")
+
+
+@pytest.mark.parametrize("rule", ["zero-bubble", RULE])
+def test_stages_without_their_first_are_no_schedule_of_fewer(rule: str) -> None:
+    """Ranks 1 to 3 of 1F1B run the orders of three stages, and stand in their order, whoever started first."""
+    named = comm_ops([Op(CommKind.UNKNOWN, "ncclRecv")])
+    some = [
+        replace(
+            run,
+            peers=peers,
+            exchanges=named,
+            ordinal=np.full(1, -1),
+            ranges=replace(run.ranges, rules=(rule,), stage=np.full(len(run.ranges.stage), -1)),
+        )
+        for run, peers in zip(runs("1F1B", 4, 8, 1, 100 * MS)[1:], ((0, 2), (1, 3), (2,)), strict=True)
+    ]
+    found = analyse(some)
+    assert found is not None
+    assert (found.schedule, found.nearest) == ("unknown", "not compared, as ranks of it were not recorded")
+    assert not any("first forwards" in warning for warning in found.warnings)
+    ring = [*some[:2], replace(some[2], peers=(2, 0))]
+    assert (analyse(ring) is None) == (rule == RULE)  # rank 0 may close a ring
+    broken = [replace(some[0], previous=-1, peers=(2,)), replace(some[2], peers=(2,))]
+    assert (analyse(broken) is None) == (rule == RULE)
+
+
+def test_chains_whose_last_ranks_exchange_messages_are_one_pipeline() -> None:
+    """DualPipe's microbatches enter at both ends."""
+    peers = ((1,), (0, 2), (1, 3), (2,))
+    both_ways = [
+        replace(run, previous=previous, peers=others)
+        for run, previous, others in zip(runs("1F1B", 4, 8, 1, 100 * MS), (-1, 0, 3, -1), peers, strict=True)
+    ]
+    found = pipes(both_ways)
+    assert (found.pipe, found.position) == ((0, 0, 0, 0), (0, 1, 2, 3))
+    apart = pipes([replace(run, peers=()) for run in both_ways])
+    assert (apart.pipe, apart.position) == ((0, 0, 1, 1), (0, 1, 1, 0))
