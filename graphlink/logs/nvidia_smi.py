@@ -1,4 +1,4 @@
-"""Logs of nvidia-smi: what ``--query-gpu`` writes as csv, of any columns, and pasted screens, with MIG devices.
+"""Logs of nvidia-smi: what ``--query-gpu`` writes as csv, of any columns, and pasted screens.
 
 The header decides the columns. Without one a log is refused: what a column holds is not guessed.
 """
@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from graphlink.errors import InputError
@@ -58,7 +57,7 @@ _PLAIN: Final = re.compile(r"[\w.,:;/+()\[\] -]{1,64}")
 _QUOTED: Final = re.compile(r"^\s*(?:>\s?)+")
 _PARTS: Final = {  # of a screen, by their first line
     "gpus": re.compile(r"\|\s*NVIDIA-SMI\s"),
-    "mig": re.compile(r"\|\s*MIG devices:"),
+    "MIG devices": re.compile(r"\|\s*MIG devices:"),
     "processes": re.compile(r"\|\s*Processes:"),
 }
 _DATE: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
@@ -70,8 +69,6 @@ _STATE: Final = re.compile(
 )
 _MEMORY: Final = re.compile(r"\|\s*(\d{1,9})MiB\s*/\s*(\d{1,9})MiB\s*\|")
 _BUSY: Final = re.compile(r"MiB\s*\|\s*(N/A|ERR!|\d{1,3}%)")
-_MIG: Final = re.compile(r"\|\s*(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s*\|\s*(.*)")
-_MIG_MEMORY: Final = re.compile(r"(\d{1,9})MiB\s*/\s*(\d{1,9})MiB\s*\|")
 _OTHER: Final = (
     (re.compile(r"#\s*gpu\s+"), "the output of nvidia-smi dmon or pmon"),
     (re.compile(r"=+NVSMI LOG=+"), "the output of nvidia-smi -q"),
@@ -96,11 +93,10 @@ class _Gpu:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Which GPU a sample is of. ``order``: its place among those of its host; ``mig``: "" for the GPU itself."""
+    """Which GPU a sample is of. ``order``: its place among those of its host."""
 
     host: str
     order: int
-    mig: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +130,7 @@ class _Reader:
             self._line(line)
         for screen in self._on_screen.values():
             self._close(screen)
-        order = sorted(self.gpus.items(), key=lambda item: (item[0].host, item[0].order, item[0].mig))
+        order = sorted(self.gpus.items(), key=lambda item: (item[0].host, item[0].order))
         return [_log(key, gpu) for key, gpu in order if gpu.samples or self.within is None]
 
     def _outside(self, time: str | None) -> bool:
@@ -269,11 +265,8 @@ class _Reader:
             screen.part = part
         elif text[0] == "+" or re.match(r"\|[=\-+]", text):
             self._close(screen)
-        elif screen.part == "processes":
-            if re.match(r"\|\s*\d", text):
-                self.unread["row of processes"] += 1
-        elif screen.part == "mig":
-            self._mig_row(screen, text)
+        elif screen.part not in ("", "gpus") and re.match(r"\|\s*\d+\s", text):
+            self.unread[f"row of {screen.part}"] += 1
         elif (row := _GPU.match(text)) is not None:
             self._close(screen)
             self.screens += screen.part == ""  # pasted without its head
@@ -307,21 +300,6 @@ class _Reader:
                 self.unread[f"{_WORDS[role]} cannot be read"] += 1
             else:
                 self._figure(gpu.sums[role], role, cell, "")
-
-    def _mig_row(self, screen: _Screen, text: str) -> None:
-        row = _MIG.match(text)
-        if row is None:
-            return
-        memory = _MIG_MEMORY.match(row[5])
-        if memory is None:
-            self.unread["cut row of a screen"] += 1
-            return
-        if self._outside(screen.time):
-            return
-        gpu = self._gpu(_Key(screen.host, int(row[1]), f"{row[2]}/{row[3]}/{row[4]}"))
-        gpu.sample(screen.time)
-        gpu.sums["used"].add(float(memory[1]))
-        gpu.sums["total"].add(float(memory[2]))
 
     def _close(self, screen: _Screen) -> None:
         """End the row of a GPU whose second line is missing."""
@@ -456,7 +434,6 @@ def _log(key: _Key, gpu: _Gpu) -> GpuLog:
     return GpuLog(
         host=key.host,
         gpu=key.order,
-        mig=key.mig or UNSET,
         name=gpu.name,
         samples=gpu.samples,
         from_time=gpu.times[0] if gpu.times else None,

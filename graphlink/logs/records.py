@@ -29,16 +29,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuLog(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a host, or a MIG device of it. A figure that the log has no column for is None; times are local, without
-    zone.
+    """A GPU of a host. A figure that the log has no column for is None; times are local, without zone.
 
-    ``gpu``: its index; where the log has none, its place among the GPUs as they come. ``mig``: GPU instance, compute
-    instance and device.
+    ``gpu``: its index; where the log has none, its place among the GPUs as they come.
     """
 
     host: str
     gpu: int
-    mig: str | UnsetType = UNSET
     name: str | None
     samples: int
     from_time: str | None
@@ -205,8 +202,7 @@ def _gpu(one: GpuLog) -> tuple[str, ...]:
     figures = (one.utilisation_percent, one.memory_used_mib, one.power_w, one.temperature_c)
     utilisation, used, power, temperature = map(_figure, figures)
     total = "" if one.memory_total_mib is None else f"{one.memory_total_mib:,.0f}"
-    name = f"{one.gpu}" if one.mig is UNSET else f"{one.gpu} MIG {one.mig}"
-    return (one.host, name, f"{one.samples:,}", utilisation, total, used, power, temperature)
+    return (one.host, f"{one.gpu}", f"{one.samples:,}", utilisation, total, used, power, temperature)
 
 
 def _figure(figure: Figure | None) -> str:

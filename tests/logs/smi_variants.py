@@ -18,18 +18,16 @@ CSV = "\n".join((HEADER, *ROWS)) + "\n"
 
 @dataclass(frozen=True)
 class Variant:
-    """``gpus``: of each (host, gpu, mig) the figures that are checked; ``refused``: a part of the reason instead."""
+    """``gpus``: of each (host, gpu) the figures that are checked; ``refused``: a part of the reason instead."""
 
     text: str | bytes
-    gpus: dict[tuple[str, int, str], dict[str, Any]] = field(default_factory=dict)
+    gpus: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
     refused: str = ""
 
 
-def one(
-    host: str = "log", gpu: int = 0, mig: str = "", /, **figures: Any
-) -> dict[tuple[str, int, str], dict[str, Any]]:
-    return {(host, gpu, mig): figures}
+def one(host: str = "log", gpu: int = 0, /, **figures: Any) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(host, gpu): figures}
 
 
 USUAL = {
@@ -185,7 +183,7 @@ SMI: dict[str, Variant] = {
     "utilisation over 100": Variant(
         CSV.replace("98 %", "980 %"), one(utilisation_percent=(96, 96)), {"utilisation cannot be read": 1}
     ),
-    "eight GPUs": Variant(EIGHT, {("log", k, ""): {"utilisation_percent": (90 + k, 90 + k)} for k in range(8)}),
+    "eight GPUs": Variant(EIGHT, {("log", k): {"utilisation_percent": (90 + k, 90 + k)} for k in range(8)}),
     "by uuid": Variant(
         "uuid, utilization.gpu [%]\nGPU-aa, 1 %\nGPU-bb, 3 %\nGPU-aa, 5 %\n",
         {**one(samples=2, utilisation_percent=(3, 5)), **one("log", 1, samples=1)},
@@ -247,7 +245,7 @@ SMI: dict[str, Variant] = {
     ),
     "screen of eight": Variant(
         screen(8),
-        {("log", k, ""): {"memory_used_mib": (100 * k, 100 * k), "temperature_c": (34 + k, 34 + k)} for k in range(8)},
+        {("log", k): {"memory_used_mib": (100 * k, 100 * k), "temperature_c": (34 + k, 34 + k)} for k in range(8)},
     ),
     "screen of 550": Variant(
         H100,
@@ -291,17 +289,7 @@ SMI: dict[str, Variant] = {
     "screen cut after a first row": Variant("\n".join(screen(2).splitlines()[:11]), one(samples=1)),
     "screen cut in its only GPU": Variant("\n".join(screen().splitlines()[:8]), refused="cut row"),
     "MIG": Variant(
-        screen(processes=False, util="N/A") + MIG,
-        {
-            **one(utilisation_percent=(None, None)),
-            **one("log", 0, "7/0/0", memory_used_mib=(25, 25)),
-            **one("log", 0, "8/0/1", memory_used_mib=(4000, 4000)),
-        },
-    ),
-    "MIG cut": Variant(
-        screen(processes=False) + MIG.replace("|     25MiB /  9728MiB |", "|     25MiB /  97"),
-        {**one(samples=1), **one("log", 0, "8/0/1", samples=1)},
-        {"cut row of a screen": 1},
+        screen(processes=False, util="N/A") + MIG, one(utilisation_percent=(None, None)), {"row of MIG devices": 2}
     ),
     "MIG in csv": Variant(
         "index, utilization.gpu [%], memory.used [MiB]\n0, [N/A], 25 MiB\n",

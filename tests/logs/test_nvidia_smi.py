@@ -7,16 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from graphlink.errors import InputError
 from graphlink.logs.nvidia_smi import read_nvidia_smi
-from graphlink.logs.records import Figure, GpuLog
+from graphlink.logs.records import Figure
 from tests.logs.smi_variants import CSV, SMI, Variant, screen
-
-
-def key(gpu: GpuLog) -> tuple[str, int, str]:
-    return (gpu.host, gpu.gpu, "" if gpu.mig is UNSET else gpu.mig)
 
 
 def shown(value: object) -> object:
@@ -33,7 +28,7 @@ def test_it_is_read_or_refused_with_a_reason(variant: Variant, tmp_path: Path) -
         assert "--query-gpu=" in refused.value.text()
         return
     (log,) = read_nvidia_smi([path])
-    gpus = {key(gpu): gpu for gpu in log.gpus}
+    gpus = {(gpu.host, gpu.gpu): gpu for gpu in log.gpus}
     assert {*gpus} == {*variant.gpus}
     for which, figures in variant.gpus.items():
         assert {name: shown(getattr(gpus[which], name)) for name in figures} == figures
