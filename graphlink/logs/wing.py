@@ -41,11 +41,9 @@ class Hooks(Wing):
     def blocks(self, summary: Any) -> Blocks:
         from msgspec import UNSET
 
-        if summary.logs is UNSET:
-            return Blocks()
         from graphlink.logs.records import logs_table
 
-        return Blocks(ahead=logs_table(summary.logs))
+        return Blocks() if summary.logs is UNSET else Blocks(ahead=logs_table(summary.logs))
 
     def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
         for option, what in (

@@ -106,30 +106,24 @@ class Hooks(Wing):
     def of_records(self, ranks: Sequence[Any]) -> Mapping[str, Any]:
         from msgspec import UNSET
 
-        side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
-        if not side_files:
-            return {}
         from graphlink.nccl.summary import over_ranks
 
-        return {"nccl": over_ranks(side_files)}
+        side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
+        return {"nccl": over_ranks(side_files)} if side_files else {}
 
     def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
         from msgspec import UNSET
 
-        if rank.nccl is UNSET:
-            return ()
         from graphlink.nccl.summary import rank_rows
 
-        return [("recorded", line) for line in rank_rows(rank.nccl)]
+        return () if rank.nccl is UNSET else [("recorded", line) for line in rank_rows(rank.nccl)]
 
     def run_lines(self, run: Any) -> Iterable[tuple[str, str]]:
         from msgspec import UNSET
 
-        if run.nccl is UNSET:
-            return ()
         from graphlink.nccl.summary import run_rows
 
-        return run_rows(run.nccl)
+        return () if run.nccl is UNSET else run_rows(run.nccl)
 
     def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
         what = "side files of NCCL or the Flight Recorder beside Kineto, or folders of them"
@@ -137,12 +131,10 @@ class Hooks(Wing):
         parser.add_argument("--nccl", action="extend", default=[], nargs="+", metavar="FILE", help=text)
 
     def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
-        files = rank.parts.get("nccl")
-        if files is None:
-            return ()
         from graphlink.nccl.lacking import join_lacking
 
-        return join_lacking(files)
+        files = rank.parts.get("nccl")
+        return () if files is None else join_lacking(files)
 
     def file_lacks(self, path: Path, *, found: bool, alone: bool) -> Iterable[Finding]:
         from graphlink.doctor.records import Finding

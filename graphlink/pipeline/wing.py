@@ -134,11 +134,9 @@ class Hooks(Wing):
         return {"pipeline": summarised(pipeline)}
 
     def blocks(self, summary: Any) -> Blocks:
-        if summary.pipeline is None:
-            return Blocks()
         from graphlink.pipeline.records import pipeline_table
 
-        return Blocks(behind=pipeline_table(summary.pipeline))
+        return Blocks() if summary.pipeline is None else Blocks(behind=pipeline_table(summary.pipeline))
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
         return [] if summary.pipeline is None else [(20, "bubbles {}", "where the pipeline is idle, and why")]
