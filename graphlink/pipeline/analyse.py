@@ -121,6 +121,7 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
         why = "not compared, as ranks of it were not recorded"
         found = replace(found, schedule=UNKNOWN, nearest="", difference=why, steps=())
     known = found.schedule != UNKNOWN
+    placed = known or all((run.ranges.stage[run.ranges.phase != Pass.OPT] != NOWHERE).all() for run in recorded.runs)
     whole = with_stages(recorded, each if known else [replace(other, steps=()) for other in each])
     steps, idle = account(whole)
     microbatches = found.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
@@ -144,7 +145,12 @@ def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:
         idle=idle,
         rates=rates(makespans_ns, [step.work_ns for step in steps], [step.own_ns for step in steps], ratio),
         theory=_theory(whole, groups, each, steps) if known else None,
-        warnings=(*whole.warnings, *left_out, *clock_warnings(whole, tolerance_ns), *_unknown_exchanges(whole)),
+        warnings=(
+            *whole.warnings,
+            *left_out,
+            *clock_warnings(whole, tolerance_ns, placed=placed),
+            *_unknown_exchanges(whole),
+        ),
     )
     return _as_numbered(pipeline, numbers) if numbers else pipeline
 

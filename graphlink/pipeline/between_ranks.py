@@ -166,18 +166,19 @@ def producers(pipes: Pipes) -> tuple[Producers, ...]:
     return _by_run(Producers(*columns, values_at(stage, source), phase_of), sizes)
 
 
-def clock_warnings(pipes: Pipes, tolerance_ns: int) -> list[str]:
+def clock_warnings(pipes: Pipes, tolerance_ns: int, *, placed: bool) -> list[str]:
     """Return one warning with the number of contradictions and the largest, none where there is none.
 
     A receive cannot end before its send begins, nor work that needs another stage's begin before that has ended. Both
     on a device only: a host range may begin and wait, and a gloo send may have left milliseconds before its row begins
-    where there are few cores. ``pipes`` with virtual stages. ``tolerance_ns``: how far the clocks are known to agree.
+    where there are few cores. ``pipes`` with virtual stages, ``placed`` where they are no guess. ``tolerance_ns``: how
+    far the clocks are known to agree.
     """
     count, worst_ns, between = 0, 0, ""
     for run, peers, needs in zip(pipes.runs, matched(pipes.runs), producers(pipes), strict=True):
         exchanges = run.exchanges
         receives = (exchanges.kind == CommKind.RECV) & peers.known & ~exchanges.on_host
-        works = (needs.end_ns != NO_TIME) & run.sees_device
+        works = (needs.end_ns != NO_TIME) & run.sees_device & placed
         for ahead_ns, other in (
             (np.where(receives, peers.late_from_ns - exchanges.end_ns, 0), peers.late_rank),
             (np.where(works, needs.end_ns, run.ranges.start_ns) - run.ranges.start_ns, needs.rank),

@@ -188,3 +188,14 @@ def test_chains_whose_last_ranks_exchange_messages_are_one_pipeline() -> None:
     assert (found.pipe, found.position) == ((0, 0, 0, 0), (0, 1, 2, 3))
     apart = pipes([replace(run, peers=()) for run in both_ways])
     assert (apart.pipe, apart.position) == ((0, 0, 1, 1), (0, 1, 1, 0))
+
+
+def test_stages_that_are_guessed_tell_nothing_of_clocks() -> None:
+    """Activations go from rank 3 to rank 0 by what is recorded, and the other way by the times."""
+    backwards = [
+        replace(run, previous=previous, ranges=replace(run.ranges, stage=np.full(len(run.ranges.stage), -1)))
+        for run, previous in zip(runs("1F1B", 4, 8, 1, 100 * MS), (1, 2, 3, -1), strict=True)
+    ]
+    found = analyse(backwards)
+    assert found is not None and found.schedule == "unknown"
+    assert not any("clocks" in warning for warning in found.warnings)
