@@ -135,7 +135,7 @@ class Columns(NamedTuple):
 
 
 class Wing:
-    """What a feature adds to the core: each hook adds nothing unless it is overridden.
+    """What a feature adds to the core: each hook adds nothing unless it is overridden; None is nothing, too.
 
     What is declared by ``module:name``, below the folder of the wing, is imported when it is asked for.
     """
@@ -191,9 +191,8 @@ class Wing:
         """Return process groups that ``part``, what ``beside`` read, knows and the recording may not."""
         return ()
 
-    def group_names(self, part: Any, linked: Linked) -> Mapping[int, str]:
+    def group_names(self, part: Any, linked: Linked) -> Mapping[int, str] | None:
         """Return of host rows the name of their process group that ``part`` knows and the recording may not."""
-        return {}
 
     def of_graph(self, rank: GraphedRank) -> Made:
         """Make the part of a rank that has its graph."""
@@ -232,50 +231,43 @@ class Wing:
         """Tell whether ``summary`` may be that of an earlier run of the same recordings."""
         return True
 
-    def files_of(self, rank: Any) -> Iterable[str]:
+    def files_of(self, rank: Any) -> Iterable[str] | None:
         """Return the names of the files beside the recording that a rank of a summary was made of."""
-        return ()
 
     def of_graphs(self, found: Sequence[Path], own: Mapping[int, Path]) -> Made:
         """Make fields of ``Run`` from graphs of others that lay among the recordings. ``own``: those of each rank."""
         return Made()
 
-    def write(self, part: Any, folder: Path) -> tuple[str, ...]:
+    def write(self, part: Any, folder: Path) -> tuple[str, ...] | None:
         """Write the files of the part of a run, and return their names."""
-        return ()
 
     def tracks(self, out: BinaryIO, part: Any) -> bool:
         """Write the rows of the timeline that stand before those of ranks; tell whether there are any."""
         return False
 
-    def of_records(self, ranks: Sequence[Any]) -> Mapping[str, Any]:
+    def of_records(self, ranks: Sequence[Any]) -> Mapping[str, Any] | None:
         """Return the fields of ``Run`` in ``summary.json``, from the records of its ranks."""
-        return {}
 
     def kept(self, ranks: Sequence[Any]) -> Sequence[Any]:
         """Return the records of ranks as ``summary.json`` keeps them: of many, what a page shows of some alone goes."""
         return ranks
 
-    def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any]:
+    def of_run(self, result: RunResult, recorded: Any) -> Mapping[str, Any] | None:
         """Return the fields of ``Summary``. ``recorded``: what the hook of that name read."""
-        return {}
 
     # what graphlink doctor says of recordings
-    def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
+    def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding] | None:
         """Report what the recording of a rank lacks."""
-        return ()
 
-    def run_lacks(self, part: Any, ranks: int) -> Iterable[Finding]:
+    def run_lacks(self, part: Any, ranks: int) -> Iterable[Finding] | None:
         """Report what the ranks of a run lack together; ``part``: what ``over_ranks`` made of so many."""
-        return ()
 
-    def file_lacks(self, path: Path, *, found: bool, alone: bool) -> Iterable[Finding]:
+    def file_lacks(self, path: Path, *, found: bool, alone: bool) -> Iterable[Finding] | None:
         """Report what a side file lacks, ``found`` in a folder or named, and ``alone``: without a recording.
 
         Raises:
             InputError: it is named and cannot be read.
         """
-        return ()
 
     # what a finished run is asked
     def shown(self, folder: Path, name: str) -> Shown | None:
@@ -289,9 +281,8 @@ class Wing:
         """Choose ranks of many that are told in detail, and say why."""
         return Telling()
 
-    def about(self, summary: Any) -> str:
+    def about(self, summary: Any) -> str | None:
         """Return what a run without graphs was made of, in words."""
-        return ""
 
     # the command line
     def input_options(self, parser: _Options) -> None:
@@ -307,43 +298,36 @@ class Wing:
             UsageError: some do.
         """
 
-    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
+    def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]] | None:
         """Return what to run next on a run, after ``graphlink``: its place among what others return, verb and options,
         and what it tells.
 
         ``{}`` stands for the folder.
         """
-        return ()
 
     # what summary.json holds, and what is printed of it
-    def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+    def rank_lines(self, rank: Any) -> Iterable[tuple[str, tuple[str, str]]] | None:
         """Return lines of the block of a rank, name and text, each with the name of the line that it stands before."""
-        return ()
 
-    def trust(self, rank: Any) -> str:
+    def trust(self, rank: Any) -> str | None:
         """Return what says how far the graph of a rank is to be trusted."""
-        return ""
 
     def ranked(self, ranks: Sequence[Any]) -> Sequence[Any] | None:
         """Return the ranks of a run in the order in which they are listed."""
 
-    def rank_cells(self, rank: Any) -> Mapping[str, str]:
+    def rank_cells(self, rank: Any) -> Mapping[str, str] | None:
         """Return cells of the line of a rank in that list, by column."""
-        return {}
 
-    def remarks(self, ranks: Sequence[Any]) -> Sequence[str]:
+    def remarks(self, ranks: Sequence[Any]) -> Sequence[str] | None:
         """Return lines behind that list."""
-        return ()
 
-    def run_lines(self, run: Any) -> Iterable[tuple[str, str]]:
+    def run_lines(self, run: Any) -> Iterable[tuple[str, str]] | None:
         """Return lines of the block of all ranks, name and text."""
-        return ()
 
-    def first(self, summary: Any, folder: str) -> Sequence[str | Table]:
+    def first(self, summary: Any, folder: str) -> Sequence[str | Table] | None:
         """Return the first lines on a run: its main fact, and what to do about it. ``folder``: where its files lie, ""
         where they are not asked.
         """
-        return ()
 
     def blocks(self, summary: Any) -> Blocks:
         """Return blocks of the run, ahead of that of all ranks and behind it."""
@@ -456,6 +440,12 @@ def side_file(path: Path) -> SideFile | None:
         InputError: it cannot be read.
     """
     return next((head for _, hooks in each() if (head := hooks.side_file(path)) is not None), None)
+
+
+def all_of(hook: str, *given: Any, **named: Any) -> Iterator[Any]:
+    """Yield what the hook of each wing returns, one after the other; None is nothing."""
+    for _, hooks in each():
+        yield from getattr(hooks, hook)(*given, **named) or ()
 
 
 def any_of(hook: str, value: Any) -> bool:

@@ -20,7 +20,7 @@ from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
 from graphlink.records import Lines, command_lines
-from graphlink.wings import each
+from graphlink.wings import all_of, each
 
 if TYPE_CHECKING:
     from graphlink.report.summary import Summary
@@ -132,7 +132,7 @@ def _next(made: Summary, out: str) -> Lines:
         (30, f"critical-path {{}}{across}", "what decides when the run ends"),
         (50, "show -v {}", "all counts, and notes on the recording"),
     ]
-    steps += [step for _, hooks in each() for step in hooks.next_steps(made)]
+    steps += all_of("next_steps", made)
     folder = shlex.quote(out)
     return ["next", *command_lines({f"graphlink {step.format(folder)}": tells for _, step, tells in sorted(steps)})]
 

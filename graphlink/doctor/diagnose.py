@@ -46,7 +46,7 @@ from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank, rank_of, sizes_bytes
 from graphlink.run.records import GraphedRank, LinkedRank, RankRows
 from graphlink.tables import how_many
-from graphlink.wings import Parts, SideFile, any_of, each, wing
+from graphlink.wings import Parts, SideFile, all_of, any_of, each, wing
 
 _LISTED: Final = 8  # ranks, groups or conflicts that a text names
 MOST_GONE: Final = 8  # recordings that a message lists
@@ -105,8 +105,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
         findings.append(Finding("left-aside", 0.0, told=tuple(given.passed_over)))
     for path in given.dumps:
         with naming_limits(str(path)):
-            for _, hooks in each():
-                findings += hooks.file_lacks(path, found=path in given.found, alone=not examined)
+            findings += all_of("file_lacks", path, found=path in given.found, alone=not examined)
     return merged(findings)
 
 
@@ -150,7 +149,7 @@ def _graph_lacking(read: LinkedRank, rank: int, *, nsys: bool) -> tuple[list[Fin
     findings += late_lacking(built.graph, linked)
     graphed = GraphedRank(rank, built.graph, linked, comm, read.beside, Parts())
     parts, _ = parts_of(graphed)
-    findings += [finding for _, hooks in each() for finding in hooks.lacks(graphed, built)]
+    findings += all_of("lacks", graphed, built)
     comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
     return findings, RankRows(comms, comms.groups, to_join(parts), len(built.graph.kind))
 
@@ -165,7 +164,7 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
     if len(rows) > 1:
         yield from _together(run, [r for r in rows if r.comms.rank not in run.silent])
     for name, part in run.parts.items():
-        yield from wing(name).run_lacks(part, len(rows))
+        yield from wing(name).run_lacks(part, len(rows)) or ()
 
 
 def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:

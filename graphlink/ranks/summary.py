@@ -24,7 +24,7 @@ from graphlink.records import (
     size,
 )
 from graphlink.tables import grouped
-from graphlink.wings import each, with_fields
+from graphlink.wings import all_of, with_fields
 
 NOBODY: Final = "no rank is late again and again"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -246,7 +246,7 @@ def run_table(run: Run) -> Lines:
     if run.groups:
         stands_out = run.straggler or run.suspect
         rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
-    rows += [line for _, hooks in each() for line in hooks.run_lines(run)]
+    rows += all_of("run_lines", run)
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
     rows += [("compared", _compared(c)) for c in run.compared]

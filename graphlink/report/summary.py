@@ -38,7 +38,7 @@ from graphlink.records import (
 )
 from graphlink.tables import grouped
 from graphlink.version import __version__
-from graphlink.wings import each, with_fields
+from graphlink.wings import all_of, each, with_fields
 
 FORMAT: Final = 1
 TOP_NAMES: Final = 20  # names without a partner that are listed one by one
@@ -244,7 +244,7 @@ def table(summary: Summary, *, verbose: bool = False, folder: str = "") -> Lines
     ``verbose``: with notes, and what was counted while the graphs were made; ``folder``: where the files of the run
     lie, for what to do about the main fact.
     """
-    first = [part for _, hooks in each() for part in hooks.first(summary, folder)]
+    first = [*all_of("first", summary, folder)]
     ranks, of_wings = summary.ranks, [hooks.blocks(summary) for _, hooks in each()]
     blocks: list[Sequence[str | Table]] = [
         first,
@@ -281,7 +281,7 @@ def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> Lines:
         *(_counted(rank) if verbose else (("not linked", lost(rank)),)),
         *(line for text in rank.warnings if alone for line in told(text, verbose=verbose)),
     ]
-    more = grouped(line for _, hooks in each() for line in hooks.rank_lines(rank))
+    more = grouped(all_of("rank_lines", rank))
     rows = [line for row in rows for line in (*more.get(row[0], ()), row)]
     return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
 
@@ -376,7 +376,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
     every = [hooks for _, hooks in each()]
     order = next((order for hooks in every if (order := hooks.ranked(ranks)) is not None), ranks)
     cells = [
-        {**_rank_cells(rank), **{k: v for hooks in every for k, v in hooks.rank_cells(rank).items()}}
+        {**_rank_cells(rank), **{k: v for hooks in every for k, v in (hooks.rank_cells(rank) or {}).items()}}
         for rank in order[:MOST_LINES]
     ]
     head = [name for name in _HEAD if any(of_rank.get(name) for of_rank in cells)]
@@ -390,7 +390,7 @@ def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> Lines:
             words for name, words in _RANK_WORDS.items() if name in head and (name != "rank" or "idle %" not in head)
         ),
     ]
-    parts += [remark for hooks in every for remark in hooks.remarks(ranks)]
+    parts += all_of("remarks", ranks)
     if verbose:
         counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
         parts += [

@@ -104,7 +104,7 @@ def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Opti
 
 def write_parts(parts: Parts, folder: Path) -> tuple[str, ...]:
     """Write the files of what wings made of a run; return their names."""
-    return tuple(file for name, part in parts.items() for file in wing(name).write(part, folder))
+    return tuple(file for name, part in parts.items() for file in wing(name).write(part, folder) or ())
 
 
 @gc_paused()

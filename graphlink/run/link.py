@@ -29,7 +29,7 @@ from graphlink.run.out import Out, out_of
 from graphlink.run.records import RunResult
 from graphlink.run.state import Stored, all_found
 from graphlink.version import __version__
-from graphlink.wings import Parts, each
+from graphlink.wings import Parts, all_of, each
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -151,10 +151,7 @@ def _complete(recordings: Recordings, out: Out, options: Options, runs_on: RunsO
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs = find(recordings, Path(folder), runs_on, linked=options.linked).ranks
     asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
-    there = {
-        frozenset([rank.inputs.kineto, rank.inputs.et, *(name for _, hooks in each() for name in hooks.files_of(rank))])
-        for rank in whole.ranks
-    }
+    there = {frozenset([rank.inputs.kineto, rank.inputs.et, *all_of("files_of", rank)]) for rank in whole.ranks}
     same = asked == {names - {None} for names in there}
     return whole if same and not _changed_since(Path(out.name) / output_names.SUMMARY, inputs) else None
 
@@ -276,7 +273,7 @@ def _summarised(
         **{
             key: value
             for name, hooks in each()
-            for key, value in hooks.of_run(result, recorded.get(name) if recorded else None).items()
+            for key, value in (hooks.of_run(result, recorded.get(name) if recorded else None) or {}).items()
         },
     )
     publish.write_json(folder / output_names.SUMMARY, whole)

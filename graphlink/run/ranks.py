@@ -142,7 +142,7 @@ def join_ranks(
         files.append(output_names.PATH_ACROSS)
         replay = _replay(path)
     ranks = tuple(result.rank for result in results)
-    fields = {name: value for _, hooks in each() for name, value in hooks.of_records(ranks).items()}
+    fields = {name: value for _, hooks in each() for name, value in (hooks.of_records(ranks) or {}).items()}
     run = msgspec.structs.replace(joined.summary, replay=replay, **fields)
     return RunResult(ranks, joined.parts, tuple(files), run, warnings)
 

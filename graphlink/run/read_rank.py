@@ -64,7 +64,11 @@ def link_rank(
     linked = link(on_host_clock(trace), et, match)
     parts = Parts({name: made.part for name, made in beside_it.items() if made.part is not None})
     known = tuple(group for name, part in parts.items() for group in wing(name).groups(part, linked, inputs))
-    named = {row: group for name, part in parts.items() for row, group in wing(name).group_names(part, linked).items()}
+    named = {
+        row: group
+        for name, part in parts.items()
+        for row, group in (wing(name).group_names(part, linked) or {}).items()
+    }
     warnings = tuple(text for made in beside_it.values() for text in made.warnings)
     return LinkedRank(trace, linked, communication(linked, known, named), parts, warnings, other_run)
 
