@@ -74,7 +74,7 @@ def _passes_on(recorded: Pipes) -> bool:
     was not recorded must lie at an end, or may close a ring.
     """
     runs = recorded.runs
-    inferred = any(map(_is_inferred, runs))
+    inferred = any(RULE in _rules(run) for run in runs)
     if not inferred and any(map(_says_so, runs)):
         return True
     ends = [rank for rank in recorded.missing if sum(rank in peers_of(run) for run in runs) == 1 < len(runs)]
@@ -99,10 +99,6 @@ def _says_so(run: StageRun) -> bool:
     """Return whether some range of a rank has a name that only pipelines give."""
     rules = {rule.removeprefix("inferred:order ") for rule in _rules(run)}
     return bool(rules - {*_ANY_TRAINING, OPTIMIZER.name, RULE})
-
-
-def _is_inferred(run: StageRun) -> bool:
-    return RULE in _rules(run)
 
 
 def _analysed(recorded: Pipes, tolerance_ns: int) -> RunPipeline:

@@ -29,12 +29,6 @@ def scale_options(parser: argparse.ArgumentParser) -> None:
     add("--pipeline", type=at_least_one, metavar="N", help="stages: as many as recorded or more")
     add("--microbatches", type=at_least_one, metavar="N", help="of a step of a pipeline")
     add(
-        "--tensor",
-        type=at_least_one,
-        metavar="N",
-        help="is refused: kernels on other parts of a layer take other times",
-    )
-    add(
         "--layout",
         metavar="AXIS=N,...",
         help="how ranks are numbered, neighbours first, where it is not found: tensor=2,data=4",
@@ -69,11 +63,6 @@ def scale(arguments: argparse.Namespace) -> int:
     folder, out = Path(arguments.what), Path(arguments.out)
     if out.exists() and folder.exists() and out.samefile(folder):
         raise UsageError("--out is the folder of the recorded graphs", todo="name another one")
-    if arguments.tensor is not None:
-        raise UsageError(
-            "--tensor: kernels on other parts of a layer take other times, which this recording does not have",
-            todo="record the run with that many tensor parallel ranks; --data-parallel and --pipeline can be derived",
-        )
     if arguments.data_parallel is None and arguments.pipeline is None and arguments.microbatches is None:
         raise UsageError("nothing is to be larger", todo="say --data-parallel N, --pipeline N or --microbatches N")
     from graphlink.engine.engines import RunsOn

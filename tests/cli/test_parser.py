@@ -36,7 +36,7 @@ OPTIONS = {
     "report": "-o --out --png --svg",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
-    "scale": """-o --out --data-parallel --pipeline --microbatches --tensor --layout --bandwidth --latency --seed --no-spread --jobs
+    "scale": """-o --out --data-parallel --pipeline --microbatches --layout --bandwidth --latency --seed --no-spread --jobs
     --engine --force""",
     "mcp": "",
     "simulate": "--astra-sim --reader --topology --bandwidth --latency --sweep --timeout --jobs --svg -v --verbose",

@@ -103,7 +103,6 @@ def test_the_library_refuses_them(made: Path) -> None:
     ("options", "status", "said"),
     [
         ([], 2, "nothing is to be larger"),
-        (["--tensor", "8"], 2, "kernels on other parts of a layer take other times"),
         (["--data-parallel", "0"], 2, "at least 1"),
         (["--data-parallel", "8", "--layout", "data=3"], 2, "is of 3 ranks, and 4 were recorded"),
         (["--data-parallel", "8", "--layout", "tensor=4"], 1, "has no data parallel ranks"),
