@@ -28,6 +28,10 @@ from graphlink.spans import Spans
 from graphlink.tables import begins, how_many, in_order, last_before, nowhere, spread, take, turns, values_at
 
 RULE: Final = "inferred:p2p+autograd"
+_UNNUMBERED: Final = (
+    "it sends and receives, but nothing names passes, and no op of autograd has the number of its forward op"
+    " (record with emit_nvtx, or name passes: --range-rule)"
+)
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
 _SENDS: Final = frozenset({"send", "isend"})
 _RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source", "recvanysource"})
@@ -60,7 +64,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
         return None, ()
     autograd, backward = autograd_rows(linked)
     if not len(backward):
-        return None, ()
+        return None, (f"pipeline ranges could not be inferred: {_UNNUMBERED}",)
     passes = _passes(linked, autograd, backward, peers.start_ns)
     doubt = passes if isinstance(passes, str) else _odd_peers(peers, *passes[:2])
     if isinstance(passes, str) or doubt:

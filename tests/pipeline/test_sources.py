@@ -161,6 +161,15 @@ def test_messages_without_peers_that_are_not_those_of_a_stage_make_none(tmp_path
     assert any("sends fit no 8 forward and 8 backward passes" in text for text in summary["ranks"][0]["warnings"])
 
 
+def test_messages_of_passes_that_nothing_names_say_why_they_make_none(tmp_path: Path) -> None:
+    true = pipeline_run(PipelineTraining("1F1B", names="none", transfer_ns=100_000, visible=True))
+    with pytest.raises(FileNotFoundError):
+        from_nsys(true, tmp_path, "DELETE FROM NVTX_EVENTS WHERE text LIKE '%seq = %'")
+    summary = msgspec.json.decode((tmp_path / "from-nsys" / "summary.json").read_bytes())
+    assert summary["pipeline"] is None
+    assert all(any("nothing names passes" in text for text in rank["warnings"]) for rank in summary["ranks"])
+
+
 @pytest.mark.parametrize("training", RUNS[:3], ids=lambda t: f"{t.schedule}-{t.transfer_ns}")
 def test_causes_of_every_source_are_the_true_ones(training: PipelineTraining, tmp_path: Path) -> None:
     true = pipeline_run(training)
