@@ -358,7 +358,7 @@ class Comparison:
 def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
     """Compare a recorded step with generated orders, action by action."""
     stages, dual = len(step.ranks), candidate.schedule == "DualPipe"
-    ranks = tuple(map(_forward_first, step.ranks)) if dual else step.ranks
+    ranks = tuple(_directed(recorded, rank, stages) for rank, recorded in enumerate(step.ranks)) if dual else step.ranks
     origins, differs = [], []
     for rank, recorded in enumerate(ranks):
         code, origin = _coded(step, recorded.phase, recorded.chunk, recorded.microbatch)
@@ -371,6 +371,13 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
         differs.append((code != candidate.codes[rank]) | elsewhere[origin])
     distance = sum(how_many(rank) for rank in differs)
     return Comparison(step, candidate, ranks, tuple(origins), tuple(differs), distance)
+
+
+def _directed(recorded: Recorded, rank: int, stages: int) -> Recorded:
+    """Let the chunk of a range be its direction, which its layer tells: the second begins on the last rank."""
+    known = recorded.stage != NOWHERE
+    chunk = np.where(known, recorded.stage % stages != rank, recorded.chunk)
+    return _forward_first(replace(recorded, chunk=chunk))
 
 
 def _forward_first(recorded: Recorded) -> Recorded:

@@ -42,7 +42,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     steps = sorted(set.intersection(*steps_of))
     left = sorted(set.union(*steps_of) - set(steps))
     missing = sorted(set.union(*map(peers_of, runs)) - {run.rank for run in runs} - {NOWHERE})
-    known = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
+    known = _by_sources(runs, missing) or _by_stages(runs) or _by_orders(runs)
     pipe, position = zip(*(known or ((0, position) for position in _by_first_forward(runs))), strict=True)
     warnings = (
         (left, f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}"),
@@ -56,8 +56,8 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     return Pipes(
         runs=tuple(_of_steps(run, steps, rows) for run, rows in zip(runs, recorded, strict=True)),
         recorded=recorded,
-        pipe=pipe,
-        position=position,
+        pipe=pipe[: len(runs)],
+        position=position[: len(runs)],
         length=max(position) + 1,
         chunks=max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1,
         steps=tuple(steps),
@@ -98,22 +98,34 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
     return replace(pipes, runs=tuple(runs))
 
 
-def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
-    """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains."""
-    after = {run.previous: run.rank for run in runs if run.previous != NOWHERE}
-    heads = [run.rank for run in runs if run.previous == NOWHERE]
-    heads = heads or [after.pop(rank) for rank in after.keys() - {run.rank for run in runs}]
-    if (len(runs) > 1 and not after) or len(after) + len(heads) < len(runs):
+def _by_sources(runs: Sequence[StageRun], missing: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains. The ``missing`` ones
+    stand behind the recorded.
+
+    A rank that was not recorded comes after one that exchanges messages with it and does not receive its first
+    activation from it; else, and where it would close a ring, it is the first.
+    """
+    peers = {run.rank: peers_of(run) for run in runs}
+    previous = {run.rank: run.previous for run in runs}
+    senders = {m: next((r for r in peers if m in peers[r] and previous[r] != m), NOWHERE) for m in missing}
+    first = dict.fromkeys(missing, NOWHERE)
+    return _chained(previous | senders, peers) or _chained(previous | first, peers)
+
+
+def _chained(previous: dict[int, int], peers: dict[int, set[int]]) -> list[tuple[int, int]] | None:
+    after = {source: rank for rank, source in previous.items() if source != NOWHERE}
+    heads = [rank for rank, source in sorted(previous.items()) if source == NOWHERE]
+    if (len(previous) > 1 and not after) or len(after) + len(heads) < len(previous):
         return None
     chains = [[rank] for rank in heads]
     for chain in chains:
         while chain[-1] in after:
             chain.append(after[chain[-1]])
-    chains = _facing(chains, {run.rank: peers_of(run) for run in runs}) or chains
+    chains = _facing(chains, peers) or chains
     place = {rank: (pipe, position) for pipe, chain in enumerate(chains) for position, rank in enumerate(chain)}
-    if len(place) < len(runs) or len(set(map(len, chains))) != 1:
+    if len(place) < len(previous) or len(set(map(len, chains))) != 1:
         return None
-    return [place[run.rank] for run in runs]
+    return [place[rank] for rank in previous]
 
 
 def peers_of(run: StageRun) -> set[int]:
@@ -124,7 +136,9 @@ def peers_of(run: StageRun) -> set[int]:
 def _facing(chains: list[list[int]], peers: dict[int, set[int]]) -> list[list[int]]:
     """Join chains whose last ranks exchange messages: microbatches enter such a pipeline at both ends (DualPipe)."""
     by_last = {chain[-1]: chain for chain in chains}
-    pairs = [(chain, by_last[peer]) for chain in chains for peer in peers[chain[-1]] & {*by_last} - {chain[-1]}]
+    pairs = [
+        (chain, by_last[peer]) for chain in chains for peer in peers.get(chain[-1], set()) & {*by_last} - {chain[-1]}
+    ]
     return [chain + other[::-1] for chain, other in pairs if chain[0] < other[0]]
 
 

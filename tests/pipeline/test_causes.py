@@ -28,8 +28,8 @@ NO_DELAYS = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("",))
 
 def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: int) -> list[StageRun]:
     """A run in which each step begins ``every_ns`` after the one before on every rank."""
-    order = orders(schedule, stages, microbatches)
-    timed = simulate(order, even_times(stages, MS, MS, MS))
+    order = orders(schedule, stages, microbatches, 1 + (schedule == "DualPipe"))
+    timed = simulate(order, even_times(stages * (1 + (schedule == "DualPipe")), MS, MS, MS))
     out = []
     for rank in range(stages):
         count = len(order[rank].phase)
@@ -199,3 +199,37 @@ def test_stages_that_are_guessed_tell_nothing_of_clocks() -> None:
     found = analyse(backwards)
     assert found is not None and found.schedule == "unknown"
     assert not any("clocks" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "interleaved"])
+@pytest.mark.parametrize("missing", range(4))
+def test_a_rank_that_was_not_recorded_keeps_its_place(schedule: str, missing: int) -> None:
+    """Without the first one the others are no pipeline of three stages; interleaved messages go around in a ring."""
+    wraps = schedule == "interleaved"
+    some = []
+    for run in runs("1F1B", 4, 8, 1, 100 * MS):
+        others = {run.rank - 1, run.rank + 1} if not wraps else {(run.rank - 1) % 4, (run.rank + 1) % 4}
+        peers = [peer for peer in others if 0 <= peer < 4]
+        passed = comm_ops([Op(CommKind.SEND, "send", peer=peer) for peer in peers])
+        unnamed = replace(run.ranges, stage=np.full(len(run.ranges.stage), -1))
+        some.append(replace(run, exchanges=passed, ordinal=np.arange(len(peers)), ranges=unnamed))
+    found = analyse([run for run in some if run.rank != missing])
+    assert found is not None
+    assert (found.schedule, found.stages) == ("unknown", 4)
+    assert {run.rank: run.ranges.stage.tolist() for run in found.runs} == {
+        rank: [rank] * 16 for rank in range(4) if rank != missing
+    }
+
+
+def test_two_directions_that_meet_are_one_pipeline() -> None:
+    """DualPipe, its stages numbered by their layers: each direction begins on a rank that receives nothing before."""
+    whole = []
+    for run in runs("DualPipe", 4, 8, 1, 100 * MS):
+        peers = [peer for peer in (run.rank - 1, run.rank + 1) if 0 <= peer < 4]
+        passed = comm_ops([Op(CommKind.SEND, "send", peer=peer) for peer in peers])
+        layer, source = run.ranges.stage % 4, (-1, 0, 3, -1)[run.rank]
+        ranges = replace(run.ranges, stage=layer, chunk=(layer == max(layer)).astype(np.int64))
+        whole.append(replace(run, previous=source, exchanges=passed, ordinal=np.arange(len(peers)), ranges=ranges))
+    found = analyse(whole)
+    assert found is not None
+    assert (found.schedule, found.stages, found.pipe) == ("DualPipe", 4, (0,) * 4)
