@@ -67,10 +67,10 @@ def _lost_kernels(document: Document) -> None:
 
 
 def _unknown_device(document: Document) -> None:
-    """A row of the call of a kernel that says neither stream nor device."""
+    """A row of the call of a kernel that says neither stream nor device, beside rows of the host."""
     kernel = copy.deepcopy(rows(document, "kernel")[5])
     kernel["args"] = {"correlation": kernel["args"]["correlation"]}
-    document["traceEvents"].append(kernel | {"cat": "dsp_op"})
+    document["traceEvents"].append(kernel | {"cat": "dsp_op", "pid": rows(document, "cpu_op")[0]["pid"]})
 
 
 def _early(document: Document) -> None:
