@@ -275,17 +275,19 @@ def _pending_until(linked: Linked, ended: I64) -> I64:
 
 def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
     """Return until when each call can have stood still: its end, but of an asynchronous copy to the device until its
-    own copy began, of one to the host until its own copy ended.
+    own copy began, of one to the host as long before its end as its own copy took, yet no earlier than that ended.
 
     Between pageable memory and what the device copies stands a buffer of the driver's. The host fills it as the device
-    copies, and empties it behind the device: that is work (CUDA, "API synchronization behavior").
+    copies, and empties it behind the device: that is work (CUDA, "API synchronization behavior"), and takes no longer
+    than the copy, which it kept up with.
     """
     trace = linked.trace
     role, out = roles(trace.calls, trace.strings), trace.calls.end_ns.copy()
     to_host = containing(trace.strings, "DtoH", "DeviceToHost")
     op = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[op]
-    until_ns = np.where(to_host[trace.device.name[op]], ended[op], began[op])
+    emptied_ns = np.maximum(ended[op], trace.calls.end_ns[call] - (ended - began)[op])
+    until_ns = np.where(to_host[trace.device.name[op]], emptied_ns, began[op])
     own = (role[call] == Role.COPY_ASYNC) & (ended[op] > trace.calls.start_ns[call])
     np.minimum.at(out, call[own], np.maximum(until_ns[own], trace.calls.start_ns[call[own]]))
     return out

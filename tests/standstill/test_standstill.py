@@ -218,6 +218,17 @@ def test_an_asynchronous_copy_from_pageable_memory_stands_still_until_its_own_co
     assert found.calls == Stood(ns=900_000, explained_ns=900_000)
 
 
+@pytest.mark.parametrize(("began", "unexplained_us"), [(1005, 455), (610, 60)])
+def test_one_to_pageable_memory_stands_still_but_for_as_long_as_its_own_copy_took(
+    began: float, unexplained_us: int
+) -> None:
+    """The host empties a buffer behind the device, at the pace of the device; the call returns 490 us after the copy."""
+    calls = [LAUNCH, Call("cudaMemcpyAsync", 100, 1500, 2)]
+    copy = Device("Memcpy DtoH (Device -> Pageable)", began, 1010, 2)
+    found = of(host=[Host("op", 0, 1600)], calls=calls, device=[Device("k", 30, 600, 1), copy])
+    assert found.calls == Stood(ns=(910 + unexplained_us) * 1000, explained_ns=910_000)
+
+
 def test_an_asynchronous_copy_that_does_not_block_is_none() -> None:
     calls = [LAUNCH, Call("cudaMemcpyAsync", 100, 160, 2)]
     found = of(
