@@ -24,7 +24,7 @@ from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.spans import Neighbours, Spans, union
-from graphlink.tables import concat, distinct, least, spread, sums
+from graphlink.tables import concat, distinct, largest, least, spread, sums
 
 FEWEST: Final = 5  # waits that show how long waking takes
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
@@ -244,7 +244,8 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
     for something that the recording does not show. Where there are none it is 14 us, the most that such calls usually
     take: so it shows on machines that wake up slowly. 0 for copies, which never find their own work done, and never
     below 0. Not ``shown`` is what else a call waited for, where it took 50 us more than twice as long as calls of its
-    name usually do in the recording, or 300 us where few show that, or they usually take longer: that is no waking.
+    name usually do in the recording, or 300 us where few show that, or they usually take longer: that is no waking. Of
+    a copy, for as long as the copy itself took the host may empty or fill a buffer of the driver's beside it.
     Cost: O(calls) for each name.
     """
     calls = linked.trace.calls
@@ -252,14 +253,19 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
     sync = np.isin(cuda.role, SYNCS)
     took_ns = calls.end_ns - calls.start_ns
     free = sync & ~blocked & (took_ns <= LATENCY_NS)
+    blocked &= sync | np.isin(cuda.role, (Role.COPY, Role.COPY_ASYNC))
+    op = np.flatnonzero(linked.device_call != NOWHERE)
+    own_ns = largest(
+        len(took_ns), linked.device_call[op], (linked.trace.device.end_ns - linked.trace.device.start_ns)[op], 0
+    )
     out, shown = np.zeros(len(took_ns), np.int64), np.ones(len(took_ns), np.bool_)
-    for name in np.unique(calls.name[sync & blocked]).tolist():
-        mine = calls.name == name
-        waited, found = mine & sync & blocked, mine & free
+    for name in np.unique(calls.name[blocked]).tolist():
+        waited, found = blocked & (calls.name == name), free & (calls.name == name)
         free_ns = int(np.median(took_ns[found])) if found.any() else FREE_NS
-        out[waited] = np.maximum(calls.end_ns[waited] - wait_ns[waited] - free_ns, 0)
+        rest_ns = calls.end_ns[waited] - wait_ns[waited] - np.where(sync, free_ns, own_ns)[waited]
+        out[waited] = np.maximum(rest_ns, 0)
         usual_ns = int(np.median(out[waited]))  # no machine wakes up later than that, so all of them waited on
         enough = np.count_nonzero(waited) >= FEWEST and usual_ns <= MOST_RETURN_NS
         most_ns = 2 * usual_ns + NEAR_NS if enough else MOST_RETURN_NS
         shown[waited] = out[waited] <= most_ns
-    return np.where(shown, out, 0), shown
+    return np.where(shown & sync, out, 0), shown

@@ -14,7 +14,7 @@ from graphlink.graph_model import Graph, NodeKind
 from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
-from graphlink.model import SyncKind
+from graphlink.model import DeviceKind, SyncKind
 from graphlink.read.kineto import read_kineto
 from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built
@@ -105,6 +105,24 @@ def test_what_takes_longer_than_any_waking_waited_for_something_else(
     assert (made.graph.wake_ns > 0).any() == (gap_us == 0)
     assert made.untold.calls_ns == times * gap_us * 1000
     assert any(f"waited {times * gap_us:.1f} us for something" in text for text in made.warnings) == (gap_us > 0)
+
+
+@pytest.mark.parametrize(("returned", "gap_us"), [(390, 0), (500, 420), (5000, 4920)])
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "cudaMemcpy"])
+def test_a_copy_waited_for_something_else_where_it_returns_later_than_the_host_can_have_emptied_the_buffer(
+    call: str, returned: float, gap_us: float
+) -> None:
+    """It took 15 us itself."""
+    copy = Device("Memcpy DtoH (Device -> Pageable)", 65, 80, 1, kind=DeviceKind.MEMCPY)
+    trace = build_trace(
+        host=[Host("op", 0, 6_000), Host("next", 6_000, 6_010)],
+        calls=[Call(call, 20, returned, 1)],
+        device=[copy],
+    )
+    linked = link(trace, None, match_hosts(trace, None))
+    made = build(linked, communication(linked))
+    assert made.graph.duration_ns[made.graph.kind == NodeKind.HOST_GAP].sum() == gap_us * 1000
+    assert made.untold.calls_ns == gap_us * 1000
 
 
 def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> None:
