@@ -112,9 +112,9 @@ def test_copies_from_pageable_memory_go_with_what_the_host_does_for_them(tmp_pat
     run = graphlink.link(before, options=OPTIONS, out=tmp_path / "graphs")
     first = run.advice().advice[0]
     assert (first.kind, first.command.split(" --", 1)[1]) == ("copies", "scale copy=0")
-    assert first.todo.startswith("pinned memory")
+    assert first.todo.startswith("copy the next batch early, while this step computes: pin_memory=True")
     pinned = graphlink.link(after, options=OPTIONS, out=tmp_path / "pinned").advice().advice
-    assert not [one.todo for one in pinned if "pinned memory (" in one.todo]
+    assert not [one.todo for one in pinned if "pin_memory=True" in one.todo]
     predicted = predicted_ms(before, "[[time]]\nsort = 'copy'\nscale = 0\n", tmp_path / "again")
     assert 0.9 <= 1e6 * predicted / np.mean(truth(after)["steps_ns"]) <= 1
 
