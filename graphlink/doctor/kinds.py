@@ -128,8 +128,10 @@ _ALL: Final = (
          "the file of each rank as the profiler wrote it"),
     Kind("calls-twice", "inferred", "{rows} API calls are recorded twice, one inside the other",
          "the outer one counts", "nsys profile --trace=cuda without a second layer (--cuda-trace-all-apis=false)"),
-    Kind("ends-overrun", "inferred", "{rows} device ops are recorded as running on behind others of their stream",
-         "they are taken to end where the next begins: what they took is the most that it can have been",
+    Kind("ends-overrun", "inferred",
+         "{rows} device ops are recorded as running on behind others of their stream, or behind a wait for them",
+         "they are taken to end where the next begins, or the wait was over: what they took is the most that it can "
+         "have been",
          "record again: the profiler took a wrong end"),
     Kind("ends-late", "inferred", "{rows} ops end after the op that they began in",
          "that one is taken to last as long: its own time may be less",

@@ -39,6 +39,7 @@ from graphlink.linking.clock_evidence import (
 )
 from graphlink.linking.launch import joined, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, DeviceKind, SyncKind, Trace
+from graphlink.records import counted
 from graphlink.spans import Neighbours
 from graphlink.tables import (
     codes,
@@ -87,7 +88,33 @@ def on_host_clock(trace: Trace) -> Trace:
         own_ns = trace.device.start_ns + clocked.offset_ns
         row = last_before((trace.device.device,), own_ns, (counters.device,), counters.ns)
         counters = replace(counters, ns=counters.ns - values_at(clocked.offset_ns, row, 0))
-    return replace(trace, clocks=clocked, counters=counters)
+    return _ended_by_waits(replace(trace, clocks=clocked, counters=counters))
+
+
+def _ended_by_waits(trace: Trace) -> Trace:
+    """End the last op of a stream where the first wait for it returned, if it is recorded as running on for longer than
+    clocks are apart: no op behind it shows its end (``tidy``), and a wait that is over does.
+    """
+    device, waits = trace.device, waits_of(trace, _launched(trace))
+    past_ns = largest(len(device.end_ns), waits.op[waits.exact], waits.ahead_ns[waits.exact])
+    before = preceding(device.start_ns, device.device, device.stream)
+    past_ns[before[before != NOWHERE]] = 0  # others are behind it
+    cut_ns = np.where((past_ns > NEAR_NS) & (device.end_ns - past_ns > device.start_ns), past_ns, 0)
+    if not cut_ns.any():
+        return trace
+    most, count = int(cut_ns.argmax()), how_many(cut_ns > 0)
+    said = (
+        f"{counted(count, 'device op')} at the end of a stream, recorded as running on for up to "
+        f"{cut_ns[most] / 1e6:,.3f} ms after a wait for it was over: taken to end there; the largest is "
+        f"{trace.strings[device.name[most]]:.80}, on device {device.device[most]}, stream {device.stream[most]}"
+    )
+    cut = cut_ns if device.cut_ns is None else device.cut_ns + cut_ns
+    return replace(
+        trace,
+        device=replace(device, end_ns=device.end_ns - cut_ns, cut_ns=cut),
+        mended={**trace.mended, "ends-overrun": trace.mended.get("ends-overrun", 0) + count},
+        warnings=(*trace.warnings, said),
+    )
 
 
 def _launched(trace: Trace) -> I32:

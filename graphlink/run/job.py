@@ -133,7 +133,7 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
     plan = target.plan(built.graph, comm, rank, options.target)
     parts, of_wings = parts_of(GraphedRank(rank, built.graph, linked, comm, read.beside, Parts(), options.range_rules))
     warnings = (
-        *trace.warnings,
+        *linked.trace.warnings,
         *linked.warnings,
         *comm.warnings,
         *built.warnings,

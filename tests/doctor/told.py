@@ -39,6 +39,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"rows? there twice", {"rows-twice"}),
     (r"API calls? inside a call with the same correlation id", {"calls-twice"}),
     (r"device ops are recorded as running on behind others", {"ends-overrun"}),
+    (r"device ops? at the end of a stream, recorded as running on", {"ends-overrun"}),
     (r"marks? of steps running into the next one", {"steps-overlap"}),
     (r"API calls run on into the next call", {"calls-overlap"}),
     (r"ET and Kineto trace differ on a process group", {"et-differs"}),

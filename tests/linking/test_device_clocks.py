@@ -321,3 +321,14 @@ def test_a_launch_that_cannot_be_tells_no_drift() -> None:
     lag_ns = np.where(np.arange(40) == 12, -150_000, 7_000)
     waits = at_ns[[38, 39]] + 10**6, np.array([-9_000, -9_000])
     assert slope(at_ns, lag_ns, at_ns >= 0, *waits) == 0
+
+
+@pytest.mark.parametrize(("took", "ends"), [(5_000_000.0, 209.0), (60.0, 245.0)])
+def test_the_last_op_of_a_stream_ends_where_a_wait_for_it_was_over(took: float, ends: float) -> None:
+    """No op behind it shows that its end is damaged. What ends 36 us late may be the clock's doing."""
+    calls, ops = launches(10)
+    ops[-1] = ops[-1]._replace(end=ops[-1].start + took)
+    trace = on_host_clock(build_trace(calls=[*calls, Call("cudaDeviceSynchronize", 185, 209, 99)], device=ops))
+    assert trace.clocks is not None and trace.device.end_ns[-1] + trace.clocks.offset_ns[-1] == ends * 1000
+    assert trace.mended == ({"ends-overrun": 1} if took > 60 else {})
+    assert [text.startswith("1 device op at the end of a stream") for text in trace.warnings] == [True] * (took > 60)
