@@ -248,8 +248,8 @@ def _some(run: Outputs, slower: Bool) -> bool:
 def _uneven_kernels(
     run: Outputs, own_ns: I64, quick_ns: I64, steps: Steps, *, moving: bool, some: bool
 ) -> Iterator[Candidate]:
-    """Advise about kernels that take longer in some steps; ``moving``: on one rank, then on another; ``some``: others
-    beside them take what they usually do.
+    """Yield advice about kernels that take longer in some steps; ``moving``: on one rank, then on another; ``some``:
+    others beside them take what they usually do.
     """
     if len(own_ns):
         what, why, todo = why_uneven(own_ns, quick_ns, run.tools)
