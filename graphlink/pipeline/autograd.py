@@ -24,6 +24,7 @@ from graphlink.linking.communication import calls_of_et
 from graphlink.model import I64, NOWHERE, Bool, Comm, Communication, Linked, TimedRows
 from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_numbers
 from graphlink.pipeline.records import Layers, Pass
+from graphlink.records import NOTE
 from graphlink.spans import Spans
 from graphlink.tables import begins, how_many, in_order, last_before, nowhere, spread, take, turns, values_at
 
@@ -64,7 +65,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
         return None, ()
     autograd, backward = autograd_rows(linked)
     if not len(backward):
-        return None, (f"pipeline ranges could not be inferred: {_UNNUMBERED}",)
+        return None, (f"{NOTE}pipeline ranges could not be inferred: {_UNNUMBERED}",)
     passes = _passes(linked, autograd, backward, peers.start_ns)
     doubt = passes if isinstance(passes, str) else _odd_peers(peers, *passes[:2])
     if isinstance(passes, str) or doubt:

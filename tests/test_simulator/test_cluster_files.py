@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -123,7 +124,8 @@ def test_a_folder_of_ranks_is_linked_and_replays(
         assert sum(rank["communication"].values()) == len(run.ranks[rank["rank"]].kind)
         assert rank["device"]["ops"] == rank["device"]["linked"]
         if files.get("cuda_sync", True) and DIALECTS[files.get("dialect", "2024")].sync_rows:
-            assert [w for w in rank["warnings"] if "without a device op" not in w] == []  # what faults took away
+            # of none of its passes is known what they are; what faults took away
+            assert [w for w in rank["warnings"] if not re.search("nothing names passes|without a device op", w)] == []
         if files.get("et"):
             assert rank["host"]["nodes"] == rank["host"]["matched"]
     if not CHECKER.exists():
