@@ -51,9 +51,8 @@ def first_lines(report: AdviceReport, folder: str, *, whole: bool = True) -> Lin
     length = f", {ms(report.path_ns)} ms"
     rows, commands = [("saves most", "no change of those that were tried would save time")], dict[str, str]()
     for best in shown[:1]:
-        at_most = "at most " * (best.band is not None and best.band.why == BOUND)
         name = "look at" if best.gain_ns is None else "saves most" if whole and saves_most(best, shown) else "saves"
-        rows = [(name, f"{at_most}{gain_words(best)}{best.what}")]
+        rows = [(name, f"{gain_words(best)}{best.what}")]
         rows += [("per cent", f"of {path_of(report, length)}: {_PATH}")] * (best.gain_ns is not None)
         if best.most_pct is None or best.most_pct >= ENOUGH_PCT:
             rows += [("do", best.todo), ("gain", best.supposed), ("sure", _band(best, report.path_ns))]
@@ -72,7 +71,8 @@ def saves_most(advice: Advice, among: Sequence[Advice]) -> bool:
 
 def gain_words(advice: Advice) -> str:
     """Return ahead of an advice what it saves: ``19.750 ms (26.6 %, a step 26.6 %): ``; "" where that is not known."""
-    words = f"{ms(advice.gain_ns or 0)} ms ({advice.gain_pct or 0:.1f} %{advice.of_step}): "
+    at_most = "at most " * (advice.band is not None and advice.band.why == BOUND)
+    words = f"{at_most}{ms(advice.gain_ns or 0)} ms ({advice.gain_pct or 0:.1f} %{advice.of_step}): "
     return "" if advice.gain_ns is None else words
 
 

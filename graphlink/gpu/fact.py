@@ -113,12 +113,15 @@ def _of_gpus(every: Sequence[Any], run: Any) -> Words:
     start = f"{rest} {'spends' if devices == 1 else 'together spend'} "
     start = f"As recorded, {start[0].lower()}{start[1:]}" if unknown else start[0].upper() + start[1:]
     words, most = Words(), times.most_common(1)[0][0]
+    apart_ns = sum(gpu.excluded_ns or 0 for rank in ranks for gpu in rank.gpu)
+    notes = ["their times added up"] * (devices > 1)
+    notes += [f"{time(apart_ns)} of waiting in collectives that are excluded left out"] * (apart_ns > 0)
     for part, ns in times.most_common():
         if part == most or percent(ns, times.total()) != "0.0 %":
             why = _why_idle(ranks) if part == "idle_ns" and tells_idle else []
             why = _why_waiting(ranks, run) if part == most == "exposed_comm_ns" else why
             share = _share(times, part) if part == most else [_share_of(ns, times.total(), MEANS[part][1])]
-            share += [" (their times added up)"] * (part == most and devices > 1)
+            share += [f" ({'; '.join(notes)})"] * (part == most and bool(notes))
             words += [*share, f" {MEANS[part][0]}", *why, "; " if why else ", "]
     others = _of_others(ranks, run, most) if len(ranks) > 1 else []
     return [*span, *unknown, start, *words[:-1], ".", *others]

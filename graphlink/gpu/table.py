@@ -158,7 +158,8 @@ def _rank(rank: RankIdle) -> Lines:
     out: Lines = []
     for gpu, causes, late in zip(rank.gpu, rank.causes, rank.late_starts, strict=True):
         out.append(
-            f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.idle_share[1])} ms; "
+            f"rank {rank.rank}, device {gpu.device}: idle {percent(*gpu.idle_share)} of {ms(gpu.idle_share[1])} ms"
+            f"{f', {ms(gpu.excluded_ns)} ms of waiting that is not counted left out' if gpu.excluded_ns else ''}; "
             f"{shares_words(_parts(gpu), gpu.idle_share[1]) or 'no work'}{replay_words(gpu)}"
         )
         out += _utilisation(gpu)
@@ -194,7 +195,8 @@ def _utilisation(one: DeviceTime) -> list[str]:
         if one.est_sm_efficiency is UNSET
         else f"; while kernels run, SM efficiency {percent(one.est_sm_efficiency, 1)} (estimated)"
     )
-    return [f"  utilisation {percent(one.utilisation, 1)}{fills}"]
+    whole = f" of all {ms(one.whole_ns)} ms" if one.excluded_ns else ""
+    return [f"  utilisation {percent(one.utilisation, 1)}{whole}{fills}"]
 
 
 def _communication(one: DeviceTime) -> str:

@@ -59,7 +59,7 @@ _HEAD: Final = {  # columns of the line of a rank, with their sides
 _RANK_WORDS: Final = {  # what a column says, where it is shown
     "rank": "sorted by rank",
     "idle %": "sorted by idle %, the most idle first; idle, comm: of the time from the GPU's first op to its last, "
-    "comm where no compute hides it",
+    "without what counts nowhere, comm where no compute hides it",
     "ms": "ms: from the rank's first row to its last",
     "path mostly": "path: the critical path, what decides when the rank ends",
     "error %": "error: replayed against recorded",

@@ -179,7 +179,10 @@ def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
 def test_what_is_excluded_counts_in_no_share() -> None:
     """Rank 0 is idle for the larger share of its time, rank 1 of what is not excluded."""
     first, other = rank(0, idle_python=60, compute=40), rank(1, idle_python=90, compute=10, comm=100, excluded=100)
-    assert said(first, other).startswith("The 2 GPUs together spend 75.0 % of 200 ms (their times added up) idle: ")
+    assert said(first, other).startswith(
+        "The 2 GPUs together spend 75.0 % of 200 ms (their times added up; 100 ms of waiting in collectives that are "
+        "excluded left out) idle: "
+    )
     assert said(first, other).endswith("Rank 1 is idle most: 90.0 % of 100 ms.")
 
 
