@@ -70,11 +70,14 @@ def on_host_clock(trace: Trace) -> Trace:
 
     Devices whose clock is far off are first brought near, as evidence is looked for near the host's clock.
     """
-    far_ns = _far_off(trace, _launched(trace))
+    far_ns, clock = _far_off(trace, _launched(trace))
     near, order = _moved(trace, far_ns)
-    far_ns = far_ns[order]
+    far_ns, clock = far_ns[order], clock[order]
     rows = {number: _in_order(near, (number,)) for number in np.unique(near.device.device).tolist()}
-    stepped = {n: near.device.start_ns[row[1:]][np.abs(np.diff(far_ns[row])) > STEPS_NS] for n, row in rows.items()}
+    stepped = {
+        number: near.device.start_ns[row[1:]][(np.diff(clock[row]) != 0) & (np.abs(np.diff(far_ns[row])) > STEPS_NS)]
+        for number, row in rows.items()  # a clock that drifts does not step in a pause
+    }
     found = clocks(near, _launched(near), stepped)
     offset_ns = found.offset_ns + far_ns
     extents = {clock.device: offset_ns[near.device.device == clock.device] for clock in found.devices}
@@ -130,8 +133,9 @@ def _moved(trace: Trace, by_ns: I64) -> tuple[Trace, I64]:
     return replace(trace, device=take(moved, order)), order
 
 
-def _far_off(trace: Trace, call: I32) -> I64:
-    """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate.
+def _far_off(trace: Trace, call: I32) -> tuple[I64, I64]:
+    """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate; and
+    number these clocks.
 
     Devices that agree, and those of which little shows it and whose rows allow it, have one clock. Where none shows it
     alone, all together may. A clock that steps by more than it may be off later is one before and another after.
@@ -176,7 +180,7 @@ def _far_off(trace: Trace, call: I32) -> I64:
         low, high = allowed[number]
         by_ns = usual if usual and (ns is not None or low <= usual <= high) else ns or 0
         out[clock == number] += by_ns if abs(by_ns) > NEAR_NS else 0
-    return out
+    return out, clock
 
 
 def _steps(least_ns: I64, most_ns: I64, alone_ns: I64) -> I64:

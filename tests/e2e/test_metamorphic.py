@@ -19,6 +19,7 @@ CHANGES = ("clock", "forward", "merged", "renumbered", "shuffled", "rounded", "d
 SMALL = ("cuda-sync/alexnet", "inference/mi300_vit", "megatron-tp2-v100/kineto_0")
 FIXTURES = ("demo/kineto_0.json", "threads-int-us/kineto_0.json.gz", "no-sync-rows/kineto_0.json.gz")
 MOVED = ("cuda-sync/alexnet", "inference/mi300_vit", "no-sync-rows/kineto_0.json.gz")  # clocks, nine times each
+PAUSES = ("partial-et/kineto_0", "drift")  # in which a clock that drifts might be taken to step
 
 # Recording -> least number of calls of which the graph says what they waited for, and of kept waits. From what is known
 # of the recording (its README) where that tells, else a little less than what was found when this was written.
@@ -98,13 +99,17 @@ def hold(given: Recording, change: str) -> None:
 
 
 def each(names: Iterable[str], short: Collection[str], left_out: str = "") -> list[ParameterSet]:
-    """Return each recording with each change; only ``short`` ones are not long, and of them one whose clock is moved."""
+    """Return each recording with each change; only ``short`` ones and ``PAUSES`` are not long, and of them one whose
+    clock is moved.
+    """
     return [
         pytest.param(
             name,
             change,
             id=f"{name}-{change}",
-            marks=[] if name in short and (change != "clock" or name in MOVED) else pytest.mark.long,
+            marks=[]
+            if (name in short and (change != "clock" or name in MOVED)) or (name, change) == PAUSES
+            else pytest.mark.long,
         )
         for name in names
         for change in CHANGES
