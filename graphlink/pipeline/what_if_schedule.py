@@ -301,9 +301,9 @@ def offer(
             )
         kept = KEPT if kept is None else kept
         found = what_if(schedule, microbatches, measured, pieces, input_share, of_1f1b, kept)
-    except ValueError as problem:
+        step = step_time(measured, found, file.steps, [file.stages[i].rank for i in replica(file)], ranges)
+    except ValueError as problem:  # of a damaged file, too
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
-    step = step_time(measured, found, file.steps, [file.stages[i].rank for i in replica(file)], ranges)
     return found._replace(
         other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed), step=step)
     )

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
+from graphlink.errors import UsageError
+from graphlink.pipeline import what_if_schedule
 from graphlink.pipeline.file import Bubbles, blocks
 from graphlink.pipeline.records import StepTime
 from graphlink.pipeline.what_if_schedule import offer
@@ -119,3 +121,14 @@ def test_a_run_that_the_computation_does_not_explain_is_not_predicted_without_a_
     assert step.missed > 0.1
     assert step.doubt is not UNSET
     assert "longer than is computed" in step.doubt
+
+
+def test_orders_that_wait_for_each_other_for_ever_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a damaged file may."""
+
+    def waits(*_: object) -> StepTime:
+        raise ValueError("deadlock: rank 0 waits")
+
+    monkeypatch.setattr(what_if_schedule, "step_time", waits)
+    with pytest.raises(UsageError, match="--schedule gpipe: deadlock: rank 0 waits"):
+        offer(bubbles_of(training(0, "1F1B", 4)), "gpipe")
