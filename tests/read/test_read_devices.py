@@ -109,6 +109,17 @@ def test_a_row_with_the_correlation_of_a_call_is_an_op_where_it_says_its_stream_
     assert ops(read(call, row("unheard_of", "gemm", 5, 9, correlation=7, stream=2, device=1))) == [("gemm", 1, 2, 7)]
 
 
+@pytest.mark.parametrize("category", ["kernel", "npu_kernel"])
+def test_all_rows_of_a_category_are_calls_if_one_of_it_launched_a_device_row(read, category):
+    trace = read(
+        row("npu_api", "aclrtLaunchKernel", 1, 3, correlation=7),
+        row("npu_api", "aclrtSynchronizeStream", 5, 9, correlation=8),
+        row(category, "gemm", 5, 9, pid=0, tid=2, device=0, stream=2, correlation=7),
+    )
+    assert calls(trace) == [("aclrtLaunchKernel", 7), ("aclrtSynchronizeStream", 8)]
+    assert ops(trace) == [("gemm", 0, 2, 7)]
+
+
 def test_what_belongs_to_a_call_but_does_not_say_its_stream_is_named_with_its_category_count_and_time(read):
     call = row("xpu_runtime", "launch", 1, 3, correlation=7)
     trace = read(call, row("unheard_of", "gemm", 5, 9, correlation=7))
