@@ -70,6 +70,14 @@ MEANING: Final[dict[str, str]] = {
     "no_work": "the host asked for no work",
     "unknown": "the recording does not tell",
 }
+OF_STAGE: Final = MEANING | {  # what causes mean of a stage of a pipeline
+    "warmup": "its first microbatch had not come",
+    "cooldown": "its last microbatch was done",
+    "exposed_communication": "it waited for messages that were under way",
+    "optimizer_sync": "ranks waited for each other behind the last microbatch",
+    "launch_starved": "the host was late with its next work",
+    "host_sync": "the host was in a call that waits for the device",
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

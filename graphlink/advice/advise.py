@@ -141,7 +141,7 @@ def _advised(
     summary: Summary, folder: Path, files: Mapping[int, Path], name: str, only: Collection[Kind] = KINDS
 ) -> Advised:
     operations = {number: operation_records.load(folder / output_names.operations(number)) for number in files}
-    outputs = Outputs(summary, tuple(files), workload(load(files)), operations)
+    outputs = Outputs(summary, tuple(files), workload(load(files)), operations, folder)
     return advised(outputs, load_groups(folder), name, whole=len(files) == len(summary.ranks), only=only)
 
 
@@ -150,7 +150,7 @@ def of_page(reading: Reading) -> AdviceReport | None:
     if reading.work is None:
         return None
     operations = {rank: reading.parts["operations"][rank] for rank in reading.graphs}
-    outputs = Outputs(reading.summary, tuple(reading.graphs), reading.work, operations)
+    outputs = Outputs(reading.summary, tuple(reading.graphs), reading.work, operations, reading.folder)
     whole = len(reading.graphs) == len(reading.summary.ranks)
     return advised(outputs, reading.groups, str(reading.folder), whole=whole)[0]
 

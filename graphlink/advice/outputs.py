@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import UNSET
 
+from graphlink import output_names
 from graphlink.advice.records import Advice
-from graphlink.gpu.table import replay_words
+from graphlink.gpu.records import load as load_idle
+from graphlink.gpu.table import late_lines, rank_idle, replay_words
 from graphlink.model import Bool
 from graphlink.operations.records import Operation, Operations, of_files
 from graphlink.patterns import UserPattern
@@ -71,6 +74,7 @@ class Outputs:
     ranks: tuple[int, ...]
     work: Workload
     operations: Mapping[int, Operations]
+    folder: Path | None = None  # of its files; None: these are not asked
 
     @property
     def tools(self) -> Tools:
@@ -94,6 +98,15 @@ class Outputs:
     def recorded(self) -> str:
         """Return how many replays of CUDA graphs are recorded, behind how long GPUs were idle; "" where all are."""
         return replay_words(*(one for rank in ranks_of(self) for one in rank.gpu))
+
+    @property
+    def turns(self) -> str:
+        """Return how many late starts are of one length, as where another process has a device in turns, of the first
+        rank with such ones, in words; "" where none has."""
+        ranks = (rank for rank in ranks_of(self) if self.folder and rank.gpu)
+        idle = (rank_idle(load_idle(Path(self.folder or ".", output_names.idle(rank.rank))), 0) for rank in ranks)
+        found = (late_lines(late)[0].strip() for rank in idle for late in rank.late_starts if late)
+        return next(found, "").partition(":")[0]
 
 
 def scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:

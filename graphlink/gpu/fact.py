@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from graphlink.causes import MEANING
+from graphlink.causes import MEANING, OF_STAGE
 from graphlink.gpu.table import idle_causes, replay_words, spent
 from graphlink.records import counted, percent, share_word, shares_words, shortened, time
 from graphlink.report.summary import SHOWN_ONCE, once_ns
@@ -261,7 +261,7 @@ def _of_pipeline(pipeline: Any) -> Words:
         _share_of(idle, 1, "bubble"),
         " of the time",
         *(
-            f"; the largest cause is {name} ({MEANING.get(name, name)}; {percent(ns, whole_ns)} of the idle time)"
+            f"; the largest cause is {name} ({OF_STAGE.get(name, name)}; {percent(ns, whole_ns)} of the idle time)"
             for name, ns in causes
         ),
     ]

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -15,16 +16,19 @@ import pytest
 
 import graphlink
 from graphlink.advice.advise import advised, change_of, in_order, main_advice
-from graphlink.advice.kinds import _only_copied, candidates
+from graphlink.advice.communication import _only_copied, buckets, exposed
+from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import Advice, AdviceReport, Kind
+from graphlink.advice.stages import _slowest
 from graphlink.advice.table import advice_rows, advice_table, first_lines
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
 from graphlink.logs.records import Figure, GpuLog, Logs, SmiLog
 from graphlink.operations.records import load as read_operations
+from graphlink.pipeline.file import StageEntry
 from graphlink.pipeline.records import PartsNs, Pipeline, Theory
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler
@@ -250,6 +254,11 @@ def test_stages_that_are_idle_stand_above_the_messages_in_which_it_shows(tmp_pat
     assert pipeline.summary.pipeline is not None
     share = f"{100 * pipeline.summary.pipeline.bubble_rate_makespan:.1f} % of the time of its steps"
     assert share in idle.evidence and "DIR" not in idle.evidence
+    # one split of the time, the stage, and what takes it longer: a forward of 200 ms, once
+    assert re.search(r"\(dependency_stall\) [\d.]+ %", idle.evidence) and "schedule" not in idle.evidence
+    assert "; stage 3 (rank 3) was busy by itself for 261.060 ms, the others for 79.4" in idle.evidence
+    assert idle.evidence.endswith(": more to compute, 200.717 ms in one F alone")
+    assert idle.todo.startswith("record more steps, after a warm-up: stage 3 (rank 3) took that long in one pass")
     assert "pipeline_bubble" in {one.kind for one in main_advice(pipeline).advice}  # without a GPU, too
 
 
@@ -723,7 +732,10 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
     told = advised(Outputs(whole, (0, 1), work, {}), {1: [0, 1, 2]}, "out", whole=True)[0]
     why = {a.kind: a for a in told.advice if a.gain_ns is None}
     assert why["straggler"].evidence.startswith("last in 3 of 4") and "--rank 1" in why["straggler"].todo
-    assert why["pipeline_bubble"].evidence == "4.000 ms on 2 ranks, the largest cause is warmup"
+    assert why["pipeline_bubble"].evidence == (
+        "4.000 ms on 2 ranks together: its first microbatch had not come (warmup) 75.0 %, its last microbatch was done "
+        "(cooldown) 25.0 %"
+    )
     assert why["memory"].evidence == "at most 30,000 of 81,920 MiB were in use (nvidia-smi)"
     assert told.machine == "coupled"
     nothing = msgspec.structs.replace(smi, gpus=[])
@@ -737,7 +749,11 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
     ("parts", "todo", "why_not"),
     [
         ((9, 1, 0, 2), "more microbatches, another schedule", "another schedule is another program"),
-        ((1, 9, 0, 2), "equal stages", "another schedule could save only its own part, 8.3 %"),
+        (
+            (1, 9, 0, 2),
+            "equal stages: move layers from the stages that others wait for to others",
+            "another schedule could save only its own part, 8.3 %",
+        ),
         ((1, 2, 9, 0), "begin to send and to receive earlier", "its own part, 8.3 %"),
         ((1, 0, 1, 10), "make the stages that others wait for quicker", "its own part, 8.3 %"),
     ],
@@ -754,7 +770,30 @@ def test_a_schedule_is_advised_where_theory_says_that_it_loses_most(
     run = Outputs(msgspec.structs.replace(one, pipeline=pipeline), (0,), workload(files), {})
     (told,) = [each.advice for each in candidates(run) if each.advice.kind == "pipeline_bubble"]
     assert told.todo.startswith(todo) and why_not in told.why_not
-    assert "on 4 ranks" in told.evidence and "the schedule itself" in told.evidence
+    assert "on 4 ranks together: its first microbatch had not come (warmup) 66.7 %" in told.evidence
+
+
+@pytest.mark.parametrize(
+    ("part", "stage", "cause", "why"),
+    [
+        ("rest", 1, "launch_starved", "busy by itself for 0.000 ms, the others for 0.000, 0.000 ms of the difference"),
+        ("schedule", 1, "schedule", "was busy by itself"),
+        ("imbalance", 2, "imbalance", "was at work for"),
+        ("communication", 0, "communication", "exchanged messages for"),
+    ],
+)
+def test_the_stage_that_others_wait_for_is_busy_by_itself_longest(part: str, stage: int, cause: str, why: str) -> None:
+    rows = {0: (30, 5, 9, 50), 1: (30, 50, 1, 9), 2: (45, 4, 1, 60)}  # works, launches late, sends, waits for others
+    entries = [
+        StageEntry(
+            rank=rank, stage=rank, makespan_ns=99, work_ns=work, optimizer_ns=0,
+            idle_ns={"launch_starved": late, "exposed_communication": sends, "dependency_stall": waits},
+        )
+        for rank, (work, late, sends, waits) in rows.items()
+    ]  # fmt: skip
+    words, shows, told = _slowest(SimpleNamespace(stages=entries, ranges=[]), part)
+    assert (words["stage"], words["least"], told) == (f"stage {stage} (rank {stage})", "stage 0 (rank 0)", cause)
+    assert why in shows
 
 
 def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
@@ -824,6 +863,41 @@ def test_a_gain_beyond_idle_time_says_what_it_takes(tmp_path: Path) -> None:
     (sync,) = (one for one in told if one.kind == "blocking_sync")
     assert sync.gain_pct is not None and sync.gain_pct > 30
     assert re.search(r"; more than the 0\.\d+ ms in which no op ran .*: copies and communication that", sync.supposed)
+
+
+@pytest.mark.parametrize(
+    ("callers", "of_gradients"),
+    [
+        (("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",), True),
+        (("CompiledFunctionBackward",), True),  # all that a compiled graph does is in it
+        (("autograd::engine::evaluate_function: LinearBackward", "LinearBackward"), False),
+        (("_Reduce",), False),
+        (("evaluate",), True),
+    ],
+)
+def test_buckets_are_for_gradients_and_not_for_what_ops_of_the_model_exchange(
+    tmp_path: Path, callers: tuple[str, ...], of_gradients: bool
+) -> None:
+    """Which nobody waits for before the last of a step; and the op ``_Reduce`` has a backward."""
+    actions: list[Action] = []
+    for step in range(3):
+        actions += [Begin(f"ProfilerStep#{step}", annotation=True), Begin("_ReduceBackward"), Host(5 * US), End()]
+        for k in range(8):
+            of = CommArgs("allreduce", in_nelems=9_000 * (k + 1), out_nelems=9_000 * (k + 1), group="0", seq=k + 1)
+            actions += [*(Begin(name, ns=2 * US) for name in callers), Begin("c10d::allreduce_", ns=9 * US)]
+            actions += [Begin("record_param_comms", comm=of)]
+            work = Work(NCCL, (9 + 4 * k) * US, comm=of)
+            actions += [Call(Api.LAUNCH, "cudaLaunchKernel", 4 * US, stream=20, work=(work,)), End(), End()]
+            actions += [End() for _ in callers]
+        actions += [Call(Api.DEVICE_SYNC, "cudaDeviceSynchronize", 2 * US, blocking=True, return_ns=US), End()]
+    groups = (Group("0", "default_pg", (0, 1)),)
+    report(Program((Thread("main", tuple(actions)),), groups, rank=0, world_size=2), tmp_path)
+    out = tmp_path / "out"
+    made = Outputs(graphlink.open(out).summary, (0,), workload(load(graph_files(out))), {})
+    joined, (hidden,) = [*buckets(made)], exposed(made)
+    assert bool(joined) is of_gradients
+    assert all("larger buckets of gradients" in one.advice.todo for one in joined)
+    assert ("layers need these results at once" in hidden.advice.todo) is not of_gradients
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_what_is_planted_is_advised_first_with_its_gain(plan: Plan, folder: Path
         words = {
             "embedding": "on the CPU: it launches nothing",
             "expert": "in each step other ranks have more to compute",
+            "late": " late starts end idle time of ",
             "experts": "some kernels take longer in some steps, others beside them do not",
         }
         assert words.get(plan.trouble, "") in f"{first.what}; {first.evidence}"

@@ -1,0 +1,105 @@
+"""What may be worth a change where stages of a pipeline stand idle: which stage, and what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from graphlink import output_names
+from graphlink.advice.outputs import Candidate, Outputs
+from graphlink.advice.records import Advice
+from graphlink.causes import OF_STAGE
+from graphlink.records import counted, ms, percent, shares_words
+
+_OTHERS: Final = ("warmup", "cooldown", "dependency_stall", "straggler_wait")  # what a stage waits for others
+_SLOWER: Final = 1.1  # times as long as the others: a stage that these wait for
+# what to do by the part of idle time that theory tells as the largest, else by what takes the slowest stage longer
+_TODO: Final = {
+    "schedule": "more microbatches, another schedule{microbatches}: or several stages on each rank, interleaved",
+    "imbalance": "equal stages: move layers from {stage} to {least}",
+    "work": "make {stage} as quick each time: inputs of equal sizes, cores of its own",
+    "once": "record more steps, after a warm-up: {stage} took that long in one pass",
+    "communication": "begin to send and to receive earlier (isend, irecv), send less (bf16), first for {stage}",
+    "exposed_communication": "begin to send and to receive earlier (isend, irecv), send less (bf16), first for {stage}",
+    "dependency_stall": "make {stage} quicker, and as quick each time (its host, other processes on its cores)",
+    "launch_starved": "less for the host of {stage} to do between its passes: larger and fewer ops (torch.compile), "
+    "less Python, cores of its own",
+    "host_sync": "no synchronisation (.item(), .cpu(), print) between the microbatches of {stage}",
+    "data_loading": "load the data of {stage} ahead",
+    "memory_management": "keep sizes equal in {stage}, so that nothing is allocated",
+}
+_NOBODY: Final = {"stage": "the stages that others wait for", "least": "others"}
+_MORE: Final = "; then more microbatches{microbatches}, which leave less to wait for"
+
+
+def stages(run: Outputs) -> Iterator[Candidate]:
+    """Return that stages stand idle: with the stage that others wait for, and by what takes it longer than them."""
+    pipeline = getattr(run.summary, "pipeline", None)
+    if not pipeline or pipeline.stages < 2:
+        return
+    causes, parts = pipeline.causes_ns, {} if pipeline.theory is UNSET else asdict(pipeline.theory.parts_ns)
+    whole_ns = parts.pop("measured", 0)
+    part = max(parts, key=parts.__getitem__, default="schedule")
+    words, why, cause = _NOBODY, "", part
+    if run.folder is not None:
+        from graphlink.pipeline.file import load  # where a pipeline is, its wing is
+
+        words, why, cause = _slowest(load(run.folder / output_names.BUBBLES), part)
+    if cause == "rest":
+        cause = max(causes.keys() & _TODO.keys(), key=causes.__getitem__, default="schedule")
+    count = pipeline.microbatches
+    words = words | {"microbatches": f" (n_microbatches={2 * count} in place of {count})" * (count > 0)}
+    idle = pipeline.bubble_rate_makespan
+    share = "" if idle is UNSET else f", {percent(idle, 1)} of the time of its steps"
+    named = {f"{OF_STAGE.get(name, name)} ({name})": ns for name, ns in causes.items()}
+    yield Candidate(
+        Advice(
+            kind="pipeline_bubble",
+            what="stages of the pipeline stand idle",
+            evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')} together{share}: "
+            f"{shares_words(named, sum(causes.values()), 3)}{why}",
+            todo=(_TODO[cause] + _MORE * (cause != "schedule")).format_map(words),
+            why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
+            "simulates one"
+            if part == "schedule"
+            else "no replay changes that alone; another schedule could save only its own part, "
+            f"{percent(parts['schedule'], whole_ns)} of that time",
+        ),
+        None,
+    )
+
+
+def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
+    """Return the stage that is busy by itself longest and the one with least work, what shows that, and what takes it
+    longest beyond what that takes the others: ``part`` where these take as long."""
+    entries = file.stages
+    own = [{"work": one.work_ns, **{k: ns for k, ns in one.idle_ns.items() if k not in _OTHERS}} for one in entries]
+    of_part = {"imbalance": "work", "communication": "exposed_communication"}.get(part, "")
+    took = [spent.get(of_part, 0) if of_part else sum(spent.values()) for spent in own]
+    most, least = took.index(max(took)), min(range(len(own)), key=lambda k: own[k]["work"])
+    others = [k for k in range(len(own)) if k != most] or [most]
+    usual_ns = round(median(took[k] for k in others))
+    words = {"stage": _stage(entries[most], entries), "least": _stage(entries[least], entries)}
+    if took[most] <= _SLOWER * usual_ns:
+        return _NOBODY, "", part
+    more = {name: ns - median(own[k].get(name, 0) for k in others) for name, ns in own[most].items()}
+    cause = max(more, key=more.__getitem__)
+    what = "was busy by itself" if not of_part else "was at work" if of_part == "work" else "exchanged messages"
+    why = f"; {words['stage']} {what} for {ms(took[most])} ms, the others for {ms(usual_ns)}"
+    doing = "" if of_part else OF_STAGE.get(cause, "more to compute")
+    why += f", {ms(round(more[cause]))} ms of the difference: {doing}" * bool(doing)
+    passes = [one for one in file.ranges if one.rank == entries[most].rank and doing and cause == "work"]
+    longest = max(passes, key=lambda one: one.busy_ns, default=None)
+    if longest is not None and 2 * longest.busy_ns > more[cause]:
+        cause, why = "once", f"{why}, {ms(longest.busy_ns)} ms in one {longest.phase} alone"
+    return words, why, part if of_part or part == "schedule" else cause
+
+
+def _stage(entry: Any, entries: list[Any]) -> str:
+    """Return which stage an entry is, in words; with its replica where there are several pipelines."""
+    which = f" of pipeline {entry.replica}" if len({one.replica for one in entries}) > 1 else ""
+    return f"stage {entry.stage}{which} (rank {entry.rank})"
