@@ -8,6 +8,7 @@ made. The rules are those of the CUDA programming guide, "Streams" and "Events";
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ import numpy as np
 
 from graphlink.choices import LATENCY_NS
 from graphlink.depend.commevents import StreamWait
-from graphlink.depend.recorded_on import Shown, keeping, likeliest
+from graphlink.depend.recorded_on import Shown, by_effects, keeping, where_launched
 from graphlink.depend.replays import Replays, between, replays
 from graphlink.linking.call_roles import Role, call_order, roles
 from graphlink.linking.clock_evidence import NOISE_NS
@@ -87,16 +88,19 @@ def cuda_waits(linked: Linked, read: Sequence[StreamWait] = ()) -> CudaWaits:
     """
     walk = _Walk(linked, {}, read)
     walk.run()
-    if walk.doubtful:
-        walk = _Walk(linked, walk.likeliest_devices(), read)
+    launched = bool(walk.unplaced) and where_launched(walk.agreed)
+    if walk.doubtful or launched:
+        walk = _Walk(linked, walk.likeliest_devices(), read, where_launched=launched)
         walk.run()
     return walk.result()
 
 
 class _Walk:
-    """The walk's state; one use."""
+    """The walk's state; one use. ``where_launched``: threads record on the stream that they launched on last."""
 
-    def __init__(self, linked: Linked, device_of: dict[int, int], read: Sequence[StreamWait]) -> None:
+    def __init__(
+        self, linked: Linked, device_of: dict[int, int], read: Sequence[StreamWait], *, where_launched: bool = False
+    ) -> None:
         trace = linked.trace
         self.trace, self.linked, self.read = trace, linked, read
         self.role = roles(trace.calls, trace.strings)
@@ -133,7 +137,8 @@ class _Walk:
         self.enqueued = [0] * len(trace.device.start_ns)
         self.clock = 0
         self.tid = trace.calls.tid.tolist()
-        self.launched_on: dict[int, int] = {}  # thread: the stream that it launched on last
+        self.launched_on: dict[int, dict[int, int]] = defaultdict(dict)  # thread: {stream: when it last launched there}
+        self.where_launched, self.agreed = where_launched, Counter[bool]()  # effects with that, or contradict it
         self.doubtful: dict[tuple[int, int], int] = {}  # (event, device): how often it cannot have been that device
         self.record_streams = self._record_streams(device_of)
 
@@ -203,7 +208,7 @@ class _Walk:
         for code, row in zip(*self._agenda(), strict=True):
             if code == _LAUNCH:
                 for op in ops[first[row] : first[row + 1]]:
-                    self.launched_on[self.tid[row]] = self.home[op]
+                    self.launched_on[self.tid[row]][self.home[op]] = self.clock
                     awaited = self._copied(op, row) if row in copies else {}
                     self._enqueue(op)
                     self.found += [(source, row, NOWHERE, bits) for source, bits in awaited.values()]
@@ -277,11 +282,17 @@ class _Walk:
         shown = list(self._shown(waits))
         if not any(all(end <= wait.until_ns + self.slack_ns for wait in shown) for end in ended_ns.values()):
             return [{}]
-        last = self.launched_on.get(self.tid[call], NOWHERE)
-        key = likeliest(ended_ns, shown, last, self.slack_ns, keeping=self.tid[call] in self.keeping)
-        if key is None:
+        best, told = by_effects(ended_ns, shown, self.slack_ns)
+        on = self.launched_on[self.tid[call]]
+        launched = sorted(found.keys() & on.keys(), key=on.__getitem__)
+        if launched and (told or launched[-1] not in best):
+            self.agreed[launched[-1] in best] += 1
+        if not told:
+            steady = self.where_launched or self.tid[call] in self.keeping
+            best = ([key for key in launched if key in best][-1:] or best) if steady else []
+        if len(best) != 1:
             return []
-        return [self._all_of(key, FoundBy.CUDA_SYNC if len(found) == 1 else FoundBy.INFERRED)]
+        return [self._all_of(best[0], FoundBy.CUDA_SYNC if len(found) == 1 else FoundBy.INFERRED)]
 
     def _waiting(self, row: int) -> int:
         """Return the stream that waits, by a row of a stream's wait; NOWHERE else."""

@@ -21,15 +21,10 @@ class Shown(msgspec.Struct, frozen=True):
     since_ns: int | None
 
 
-def likeliest(
-    ended_ns: Mapping[int, int], shown: Sequence[Shown], last: int, slack_ns: int, *, keeping: bool
-) -> int | None:
-    """Return the stream that a record was made on, of those that had work then and when that had ended (``ended_ns``);
-    None where nothing tells.
-
-    The one whose work ended as most waits went on. Where none or several did, of a thread that is ``keeping`` to
-    streams the one that it launched on ``last``, if that had ended by the time that each wait was over, else the only
-    one that had.
+def by_effects(ended_ns: Mapping[int, int], shown: Sequence[Shown], slack_ns: int) -> tuple[list[int], bool]:
+    """Return the streams that a record may have been made on, of those that had work then and when that had ended
+    (``ended_ns``): that had by the time each wait was over; of these the ones whose work ended as most waits went on.
+    And whether that is one, as what waits were held up by tells.
     """
     possible = [key for key, end in ended_ns.items() if all(end <= wait.until_ns + slack_ns for wait in shown)]
     ends = Counter(
@@ -39,10 +34,13 @@ def likeliest(
         if wait.since_ns is not None and wait.since_ns < ended_ns[key] <= wait.until_ns + slack_ns
     )
     best = [key for key in possible if ends[key] == max(ends.values(), default=0)]
-    if len(best) == 1 and ends:
-        return best[0]
-    likely = [last] if last in best else possible
-    return likely[0] if keeping and len(likely) == 1 else None
+    return best, len(best) == 1 and bool(ends)
+
+
+def where_launched(agreed: Mapping[bool, int]) -> bool:
+    """Tell whether threads record on the stream that they launched on last, as PyTorch has a current stream, from how
+    often effects agree with that and how often they contradict it. Of 100 random programs 3 seem to."""
+    return agreed[True] - 5 * agreed[False] >= 4
 
 
 def keeping(tid: I64, stream: I64) -> set[int]:

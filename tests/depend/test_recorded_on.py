@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.depend.cuda import CudaWaits, cuda_waits
-from graphlink.depend.recorded_on import Shown, keeping, likeliest
+from graphlink.depend.recorded_on import Shown, by_effects, keeping
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import FoundBy, Trace
@@ -22,21 +22,36 @@ def found_in(trace: Trace) -> CudaWaits:
 
 
 @pytest.mark.parametrize(
-    ("shown", "last", "keeps", "stream"),
+    ("shown", "streams", "told"),
     [
-        ([Shown(510, 450)], 3, False, 2),  # held until what 2 had done was done
-        ([Shown(510, 450), Shown(505, 460), Shown(900, 880)], 3, False, 2),
-        ([Shown(900, None)], 1, True, 1),  # nothing was held: the stream of the thread
-        ([Shown(900, None)], 1, False, None),
-        ([Shown(310, None)], 2, True, 1),  # over before 2 was done
-        ([Shown(310, None)], 2, False, None),
-        ([Shown(610, None)], 3, True, None),
-        ([Shown(10, None)], 1, True, None),
-        ([], 9, True, None),
+        ([Shown(510, 450)], [2], True),  # held until what 2 had done was done
+        ([Shown(510, 450), Shown(505, 460), Shown(900, 880)], [2], True),
+        ([Shown(900, None)], [1, 2, 3], False),  # nothing was held
+        ([Shown(310, None)], [1], False),  # over before 2 was done
+        ([Shown(900, 200)], [1, 2, 3], False),
+        ([Shown(10, None)], [], False),
     ],
 )
-def test_the_likeliest_stream(shown: list[Shown], last: int, keeps: bool, stream: int | None) -> None:
-    assert likeliest({1: 300, 2: 500, 3: 800}, shown, last, 0, keeping=keeps) == stream
+def test_what_effects_leave_of_the_streams(shown: list[Shown], streams: list[int], told: bool) -> None:
+    assert by_effects({1: 300, 2: 500, 3: 800}, shown, 0) == (streams, told)
+
+
+@pytest.mark.parametrize("held", [4, 3])
+def test_what_is_recorded_is_told_by_the_launch_before_it_where_effects_agree_with_that(held: int) -> None:
+    """Streams 7 and 9 in turn, each waiting for the other: no thread keeps to one. The last wait holds nothing up."""
+    calls, device, syncs = [], [], []
+    for k in range(held + 2):
+        at, number, stream = 100 * k, 3 * k + 1, (7, 9)[k % 2]
+        if k:
+            calls.append(Call("cudaStreamWaitEvent", at, at + 1, number + 2))
+            syncs.append(Sync(Kind.STREAM_WAIT, at, at + 1, number + 2, stream=stream, record=number - 2))
+        calls += [Call("cudaLaunchKernel", at + 2, at + 3, number), Call("cudaEventRecord", at + 4, at + 5, number + 1)]
+        length = 98 if k < held else 30  # until after the next launch, or not
+        device.append(Device(f"k{k}", at + 30 + 0.5 * k, at + 30 + length + 0.5 * k, number, stream=stream))
+    trace = build_trace(host=[Host("op", 0, 3000)], calls=calls, device=device, syncs=syncs)
+    waits = found_in(trace).waits
+    pairs = {*zip(waits.source.tolist(), waits.device_op.tolist(), strict=True)}
+    assert pairs == {(k, k + 1) for k in range(held + (held > 3))}
 
 
 def test_what_keeps_to_streams() -> None:
