@@ -81,7 +81,7 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     yield from if_any("launches-without-ops", {"calls": sum(lost.values())}, calls, lost)
     for kind in (
         "calls-without-id", "syncs-without-id", "calls-contradicted", "rows-twice", "calls-twice", "repeated-calls",
-        "ends-overrun", "ends-late", "steps-overlap", "merged-ranks",
+        "ends-overrun", "ends-late", "ends-beyond", "steps-overlap", "merged-ranks",
     ):  # fmt: skip
         yield from if_any(kind, {"rows": trace.mended.get(kind, 0)}, rows + calls + ops)
     yield from if_any("clock-unknown", {"calls": how_many(without_clock(trace))}, calls)

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from graphlink.linking.call_roles import WAITS, roles
-from graphlink.linking.nest import innermost, last_started, nest, with_late_ends
+from graphlink.linking.nest import innermost, last_started, nest, with_late_ends, without_outlasting
 from graphlink.linking.provenance import asynchronous_form
-from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
+from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Linked, Trace
 from graphlink.patterns import COPY, LAUNCH, fits
 from graphlink.records import counted, ms
 from graphlink.spans import Axis
@@ -49,13 +49,19 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     slack_ns = rounding_ns(trace)
     apart = asynchronous(trace)
     parent, crossing = nest(trace.host, apart, slack_ns)
+    warnings = list(match.warnings)
+    others_ns = max(int(table.end_ns.max(initial=-MOST)) for table in (trace.calls, trace.device))
+    host, over = without_outlasting(trace.host, crossing, apart, others_ns)
+    if len(over):
+        warnings.append(_outlasted(trace, host, over))
+        trace = replace(trace, host=host, mended={**trace.mended, "ends-beyond": len(over)})
+        parent, crossing = nest(host, apart, slack_ns)
     host, late = with_late_ends(trace.host, parent, crossing & ~apart) if (crossing & ~apart).any() else (trace.host, 0)
     if late:
         trace = replace(trace, host=host, mended={**trace.mended, "ends-late": late})
         parent, crossing = nest(host, apart, slack_ns)
     call_end_ns = cut_calls(trace, crossing, slack_ns)
     cut = how_many(call_end_ns != trace.calls.end_ns)
-    warnings = list(match.warnings)
     if broken := {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in broken.items())
         warnings.append(f"damaged rows ({sum(broken.values()):,}) are left out or corrected: {reasons}")
@@ -93,6 +99,17 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
         device_call=device_call,
         orphans=orphans,
         warnings=tuple(warnings),
+    )
+
+
+def _outlasted(trace: Trace, host: HostRows, rows: I64) -> str:
+    """Name the largest of the rows that are recorded as running on after all else."""
+    most = rows[np.argmax((trace.host.end_ns - host.end_ns)[rows])]
+    took_ms = (trace.host.end_ns - trace.host.start_ns)[most] / 1e6
+    return (
+        f"{counted(len(rows), 'host row')} recorded as running on after all else, though what it began in had ended: "
+        f"taken to end where the next of its thread begins; the largest is {trace.strings[trace.host.name[most]]:.80}, "
+        f"recorded with {took_ms:,.3f} ms"
     )
 
 

@@ -96,6 +96,23 @@ def _adopt(parent: list[int], crossing: list[bool]) -> None:
             parent[i] = NOWHERE
 
 
+def without_outlasting(rows: HostRows, crossing: Bool, outside: Bool, others_ns: int) -> tuple[HostRows, I64]:
+    """Return (rows, those that cannot have lasted): one that ends after all else, by longer than all since it began,
+    though what it began in had ended, ends where the next of its thread begins. ``others_ns``: when calls and device
+    ops had ended. O(n log n).
+    """
+    start_ns, end_ns = rows.start_ns, rows.end_ns
+    ended = np.flatnonzero(crossing & rows.annotation & ~outside)
+    around = last_before((rows.tid[ended],), start_ns[ended], (rows.tid,), start_ns)
+    around_ns = np.append(end_ns[ended], -MOST)[around]
+    doubtful = ~outside & (crossing | ((around_ns > start_ns) & (around_ns < end_ns)))
+    rest_ns = int(max(end_ns[~doubtful].max(initial=others_ns), start_ns.max(initial=others_ns)))
+    late = np.flatnonzero(doubtful & (end_ns - rest_ns > rest_ns - start_ns))
+    after = last_before((rows.tid,), -start_ns, (rows.tid[late],), -start_ns[late])
+    new_ns = np.minimum(np.append(start_ns, MOST)[after], np.maximum(rest_ns, start_ns[late]))
+    return replace(rows, end_ns=end_ns - spread(len(end_ns), late, end_ns[late] - new_ns, 0)), late
+
+
 def with_late_ends(rows: HostRows, parent: I32, crossing: Bool) -> tuple[HostRows, int]:
     """Return (rows, number of such ops): of ``crossing`` ops that end a little after the op they began in, that one
     and those around it end as they do, or as the next row of the thread begins. O(n log n).

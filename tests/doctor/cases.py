@@ -115,6 +115,14 @@ def _late(document: Document) -> None:
             return
 
 
+def _outlasting(document: Document) -> None:
+    """An op inside another one of the first step lasts for 9 s."""
+    ops = sorted(rows(document, "cpu_op"), key=lambda row: (row["tid"], row["ts"], -row["dur"]))
+    next(inner for outer, inner in itertools.pairwise(ops) if outer["ts"] + outer["dur"] > inner["ts"] + inner["dur"])[
+        "dur"
+    ] = 9e6
+
+
 def _marks_overlap(document: Document) -> None:
     marks = [row for row in rows(document, "user_annotation") if row["name"].startswith("ProfilerStep")]
     marks.sort(key=lambda row: row["ts"])
@@ -287,6 +295,7 @@ CASES = (
     Case("calls twice", {"calls-twice"}, {"kineto": _in_place(faults.calls_twice)}),
     Case("an end too late", {"ends-overrun"}, {"kineto": _overrun}),
     Case("an op too long", {"ends-late"}, {"kineto": _late}),
+    Case("an op without end", {"ends-beyond"}, {"kineto": _outlasting}),
     Case("marks overlap", {"steps-overlap"}, {"kineto": _marks_overlap}),
     Case("whole microseconds", {"integer-us", "matched-by-order"}, {"dialect": "2023"}),
     Case("a damaged row", {"broken-rows"}, {"kineto": _damaged}),

@@ -32,6 +32,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"API calls? with the correlation id", {"repeated-calls"}),
     (r"the graph replays .* than recorded", _NOTHING),  # what contradicts what is told beside it
     (r"ops end after the op that they began in", {"ends-late"}),
+    (r"host rows? recorded as running on after all else", {"ends-beyond"}),
     (r"device ops have no correlation id of a call of their own", {"calls-without-id"}),
     (r"cuda_sync rows? without a correlation id", {"syncs-without-id"}),
     (r"device ops have a correlation id that others contradict", {"calls-contradicted"}),

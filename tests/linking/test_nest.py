@@ -8,6 +8,7 @@ from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.linking.nest import innermost, last_started, nest
 from graphlink.model import NOWHERE, HostRows
+from graphlink.tables import how_many
 from tests.build import Host, build_trace
 
 
@@ -179,3 +180,27 @@ def test_ops_that_end_after_the_op_they_began_in_keep_what_is_in_them_at_each_le
     assert [strings[code] for code in host.name] == ["module", "linear", "mm", "after"] * 3
     assert parents == [None, "module", "linear", None] * 3
     assert not linked.crossing.any()
+
+
+def test_what_outlasts_all_else_though_what_it_began_in_had_ended_ends_where_the_next_row_begins() -> None:
+    def link_with(*more: Host, **ends: float) -> tuple[dict[str, int], dict[str, int], int]:
+        rows = [
+            Host("step#1", 0, 50, annotation=True),
+            Host("outer", 5, 40),
+            Host("inner", 10, 30),
+            Host("child", 12, 20),
+        ]
+        rows += [Host("step#2", 60, 99, annotation=True), Host("next", 70, 80), *more]
+        rows = [row._replace(end=ends.get(row.name, row.end)) for row in rows]
+        trace = build_trace(rows)
+        linked = link(trace, None, match_hosts(trace, None))
+        end_us = dict(zip([trace.strings[k] for k in trace.host.name], linked.trace.host.end_ns // 1000, strict=True))
+        assert len(linked.warnings) == len(linked.trace.mended)
+        return {name: int(end_us[name]) for name in ends}, linked.trace.mended, how_many(linked.crossing)
+
+    assert link_with(inner=5_000_000) == ({"inner": 12}, {"ends-beyond": 1}, 0)  # began in an op
+    assert link_with(outer=5_000_000) == ({"outer": 10}, {"ends-beyond": 1}, 0)  # in a range
+    assert link_with(inner=5_000_000, outer=4_000_000) == ({"inner": 12, "outer": 10}, {"ends-beyond": 2}, 0)
+    assert link_with(outer=150)[:2] == ({"outer": 150}, {})  # no longer than what it began with had taken
+    assert link_with(next=5_000_000, **{"step#2": 5_000_000})[1] == {}  # nothing contradicts it
+    assert link_with(Host("gloo:send", 80, 5_000_000, annotation=True))[1] == {}  # ends when somebody waits for it
