@@ -17,22 +17,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.figures import figure
 from graphlink.records import Short
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-U8 = NDArray[np.uint8]
-U32 = NDArray[np.uint32]
-U64 = NDArray[np.uint64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+# written out, as what a column of a record is must be known when it runs: numpy 2.5 hides it behind the alias NDArray
+I64 = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
+I32 = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
+U8 = np.ndarray[tuple[Any, ...], np.dtype[np.uint8]]
+U32 = np.ndarray[tuple[Any, ...], np.dtype[np.uint32]]
+U64 = np.ndarray[tuple[Any, ...], np.dtype[np.uint64]]
+F64 = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
+Bool = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
 
 GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
 
@@ -77,10 +77,18 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommTable(Short):
-    """Sparse: ``comms[i]`` belongs to row ``row[i]`` of the table it hangs on; ``row`` ascends."""
+    """Sparse: ``comms[i]`` belongs to row ``row[i]`` of the table it hangs on; ``row`` ascends. Each of ``distinct``
+    is kept once, however often it comes: ``number`` points into it.
+    """
 
     row: I32
-    comms: tuple[Comm, ...]
+    number: I32
+    distinct: tuple[Comm, ...]
+
+    @property
+    def comms(self) -> tuple[Comm, ...]:
+        """Return the communication of each of the rows."""
+        return tuple(map(self.distinct.__getitem__, self.number.tolist()))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

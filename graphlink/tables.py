@@ -49,7 +49,7 @@ def concat(*tables: TableT) -> TableT:
 def comm_table(comms: dict[int, Comm]) -> CommTable:
     """Return the communication of rows as a table."""
     rows = sorted(comms)
-    return CommTable(np.array(rows, np.int32), tuple(comms[row] for row in rows))
+    return CommTable(np.array(rows, np.int32), *numbered_texts(comms[row] for row in rows))
 
 
 def take_comms(comm: CommTable, rows: Positions | Bool, count: int) -> CommTable:
@@ -59,7 +59,7 @@ def take_comms(comm: CommTable, rows: Positions | Bool, count: int) -> CommTable
     at = place[comm.row]
     ascending = np.argsort(at, kind="stable")
     ascending = ascending[at[ascending] != NOWHERE]
-    return CommTable(at[ascending], tuple(comm.comms[i] for i in ascending.tolist()))
+    return CommTable(at[ascending], comm.number[ascending], comm.distinct)
 
 
 def lookup(ids: I64, wanted: I64) -> I64:

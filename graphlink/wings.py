@@ -8,6 +8,7 @@ docs/architecture.md shows what each hook is asked for, and when.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 RecordT = TypeVar("RecordT")
 
 
-class Parts(dict[str, Any]):
-    """What wings made, by their names; a wing that has nothing has no entry."""
+class Parts(UserDict[str, Any]):
+    """What wings made, by their names; a wing that has nothing has no entry. No ``dict``, so that msgspec asks
+    ``run.codec`` how it is written.
+    """
 
 
 class Made(NamedTuple):

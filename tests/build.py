@@ -35,6 +35,7 @@ from graphlink.model import (
     SyncRows,
     Trace,
 )
+from graphlink.tables import comm_table as table_of
 
 
 class Host(NamedTuple):
@@ -142,8 +143,7 @@ def known(values: Sequence[int | None]) -> NDArray[np.bool_]:
 
 
 def comm_table(comms: Iterable[Comm | None]) -> CommTable:
-    rows = [(i, c) for i, c in enumerate(comms) if c is not None]
-    return CommTable(np.array([i for i, _ in rows], np.int32), tuple(c for _, c in rows))
+    return table_of({i: c for i, c in enumerate(comms) if c is not None})
 
 
 def _host_rows(rows: Iterable[Host], strings: Strings) -> HostRows:

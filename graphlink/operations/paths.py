@@ -17,12 +17,12 @@ import numpy as np
 from graphlink.depend.threads import forward_backward
 from graphlink.graph.families import PYTHON
 from graphlink.linking.nest import enclosing, nest
-from graphlink.model import I32, I64, NOWHERE, Bool, CommTable, FrameRows, HostRows, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, FrameRows, HostRows, Linked
 from graphlink.operations.records import Kind
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.records import Short
 from graphlink.steps import step_marks
-from graphlink.tables import marked, numbered_values, parted, spread, take
+from graphlink.tables import comm_table, marked, numbered_values, parted, spread, take
 
 MOST_DEEP: Final = 200  # names in a path
 MOST_TEXT: Final = 32_000_000  # characters of all paths, each with the names around it
@@ -240,5 +240,5 @@ def _as_rows(frames: FrameRows) -> HostRows:
     none, zero = np.zeros(len(frames.tid), np.int32), np.zeros(len(frames.tid), np.int64)
     return HostRows(
         frames.start_ns, frames.end_ns, frames.tid, frames.name, none.astype(np.bool_), zero, zero, zero, zero,
-        none, none, CommTable(none[:0], ()),
+        none, none, comm_table({}),
     )  # fmt: skip

@@ -9,6 +9,7 @@ import pickle
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from graphlink.ranks.columns import rank_comms
 from graphlink.run import codec
 from graphlink.run.job import Inputs, Options, prepare, to_join
 from graphlink.run.records import PreparedRank, RankRows
+from graphlink.tables import comm_table
+from graphlink.wings import Parts
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 
@@ -59,7 +62,7 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
     elif dataclasses.is_dataclass(one):
         for field in dataclasses.fields(one):
             assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
-    elif isinstance(one, dict):
+    elif isinstance(one, dict | Parts):
         assert list(one) == list(other), where
         for name in one:
             assert_same(one[name], other[name], f"{where}.{name}")
@@ -87,27 +90,22 @@ def test_all_of_a_rank_comes_back(prepared: PreparedRank, tmp_path: Path) -> Non
 def test_any_text_and_number_comes_back(
     row: list[int], text: str, number: int, ranks: tuple[int, ...] | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    table = CommTable(
-        np.array(row, np.int32), tuple(Comm(text, tag=number + k % 2, ranks=ranks) for k in range(len(row)))
-    )
+    table = comm_table({k: Comm(text, tag=number + k % 2, ranks=ranks) for k in row})
     assert_same(read(written(table), CommTable, tmp_path_factory.getbasetemp()), table)
 
 
 def test_values_that_repeat_are_one_object_again(tmp_path: Path) -> None:
-    table = CommTable(
-        np.arange(1000, dtype=np.int32), tuple(Comm("all_reduce", ranks=tuple(range(64))) for _ in range(1000))
-    )
+    table = comm_table({k: Comm("all_reduce", ranks=tuple(range(64))) for k in range(1000)})
     back = read(written(table), CommTable, tmp_path)
     assert len({id(comm) for comm in back.comms}) == 1
     assert_same(back, table)
     assert len(written(table)) < 10_000
 
 
-def test_a_column_that_is_not_as_declared_is_a_bug_unless_its_values_are(tmp_path: Path) -> None:
+def test_a_column_that_is_not_as_declared_is_refused_unless_its_values_are(tmp_path: Path) -> None:
     wide = EventRows(*(np.array([1, 2], np.int32) for _ in range(3)))  # type: ignore[arg-type]
     assert read(written(wide), EventRows, tmp_path).stream.dtype == np.int64
-    with pytest.raises(AssertionError, match="declared"):
-        written(CommTable(np.array([1 << 40]), (Comm("x"),)))
+    refused(written(replace(NO_COMMS, row=np.array([1 << 40]))), CommTable, tmp_path, "declared")
 
 
 def refused(data: bytes, kind: type[Any], folder: Path, *words: str) -> None:
@@ -144,51 +142,54 @@ def test_a_byte_that_is_another_with_its_checksum_is_refused_or_read(prepared: P
             assert str(tmp_path) in str(problem)
 
 
-def section(sort: bytes, data: bytes) -> bytes:
-    return sort.ljust(8, b"\0") + len(data).to_bytes(8, "little") + data
+def table_of(*fields: object, columns: bytes = b"", sort: bytes = b"msgpack", kind: str = "CommTable") -> bytes:
+    """Return the file of a table of communication with these ``fields``, or with the bytes of its head."""
+    first = written(NO_COMMS).partition(b"CommTable")[0]
+    named = dict(zip(("row", "number", "distinct"), fields, strict=False))
+    head = fields[0] if isinstance(fields[0], bytes) else msgspec.msgpack.encode(named)
+    head = sort.ljust(8, b"\0") + len(head).to_bytes(8, "little") + head
+    return checked(first + kind.encode() + b"\n" + head + columns + b"....")
 
 
-def table_of(*sections: bytes, kind: str = "CommTable") -> bytes:
-    first = written(CommTable(np.zeros(0, np.int32), ())).partition(b"CommTable")[0]
-    fields = section(b"msgpack", msgspec.msgpack.encode(["row", "comms"]))
-    return checked(first + kind.encode() + b"\n" + fields + b"".join(sections) + b"....")
+NO_COMMS = comm_table({})
+ROW, NO_ROW = ("<i4", 4), ("<i4", 0)
 
 
-ROW = section(b"<i4", b"\1\0\0\0")
-NO_COMMS = section(b"<i4", b"") + section(b"msgpack", b"\x90")
-
-
-def test_the_sections_of_these_tests_are_those_of_the_format(tmp_path: Path) -> None:
-    assert table_of(section(b"<i4", b""), NO_COMMS) == written(CommTable(np.zeros(0, np.int32), ()))
+def test_the_files_of_these_tests_are_those_of_the_format() -> None:
+    assert table_of(NO_ROW, NO_ROW, ()) == written(NO_COMMS)
+    one = table_of(ROW, ROW, (Comm("x"),), columns=b"\5\0\0\0" + bytes(4))
+    assert one == written(comm_table({5: Comm("x")}))
 
 
 @pytest.mark.parametrize(
-    ("sections", "words"),
+    ("made", "words"),
     {
-        "ragged columns": ((ROW, NO_COMMS), "not of one length"),
-        "another dtype": ((section(b"<i8", b"\1" + b"\0" * 7), NO_COMMS), "'<i8' where '<i4' belongs"),
-        "no dtype that numpy should see": ((section(b"|O", b"\0" * 8), NO_COMMS), "'|O'"),
-        "half an entry": ((section(b"<i4", b"\1\0"), NO_COMMS), "a column"),
-        "a length beyond the file": ((b"<i4\0\0\0\0\0" + b"\xff" * 8, NO_COMMS), "cut off"),
-        "a type that is not declared": (
-            (ROW, section(b"<i4", b"\0" * 4) + section(b"msgpack", b"\x91\xa1x")),
-            "Expected `object`, got `str`",
+        "ragged columns": ({"fields": (ROW, NO_ROW, ()), "columns": bytes(4)}, "not of one length"),
+        "a dtype of other values": (
+            {"fields": (("<i8", 8), NO_ROW, ()), "columns": bytes(7) + b"\1"},
+            "a column of <i8 is declared as int32",
         ),
-        "a row of nothing": ((ROW, section(b"<i4", b"\1\0\0\0") + section(b"msgpack", b"\x90")), "points nowhere"),
-        "nesting without end": ((ROW, section(b"<i4", b"\0" * 4) + section(b"msgpack", b"\x91" * 100_000)), ""),
-        "an array of 4 billion": ((ROW, section(b"<i4", b"\0" * 4) + section(b"msgpack", b"\xdd\xff\xff\xff\xff")), ""),
-        "JSON that is none": ((ROW, section(b"<i4", b"\0" * 4) + section(b"json", b"{")), ""),
-        "sections that no field has": ((section(b"<i4", b""), NO_COMMS, NO_COMMS), "checksum"),
+        "no dtype that numpy should see": ({"fields": (("|O", 8), NO_ROW, ()), "columns": bytes(8)}, "'|O'"),
+        "half an entry": ({"fields": (("<i4", 2), NO_ROW, ()), "columns": bytes(2)}, "a column"),
+        "a length beyond the file": ({"fields": (("<i4", (1 << 64) - 1), NO_ROW, ())}, "cut off"),
+        "a length below 0": ({"fields": (("<i4", -4), NO_ROW, ())}, "negative"),
+        "a column that is none": ({"fields": (7, NO_ROW, ())}, "row"),
+        "a type that is not declared": ({"fields": (NO_ROW, NO_ROW, ("x",))}, "Expected `object`, got `str`"),
+        "a field that is not there": ({"fields": (NO_ROW, NO_ROW)}, "distinct"),
+        "nesting without end": ({"fields": (b"\x91" * 100_000,)}, ""),
+        "an array of 4 billion": ({"fields": (b"\xdd\xff\xff\xff\xff",)}, ""),
+        "JSON that is none": ({"fields": (b"{",), "sort": b"json"}, ""),
+        "columns that no field has": ({"fields": (NO_ROW, NO_ROW, ()), "columns": bytes(4)}, "checksum"),
     }.values(),
 )
-def test_what_is_not_as_declared_is_refused(sections: tuple[bytes, ...], words: str, tmp_path: Path) -> None:
-    refused(table_of(*sections), CommTable, tmp_path, words)
+def test_what_is_not_as_declared_is_refused(made: dict[str, Any], words: str, tmp_path: Path) -> None:
+    refused(table_of(*made.pop("fields"), **made), CommTable, tmp_path, words)
 
 
 def test_truth_values_are_0_or_1(tmp_path: Path, prepared: PreparedRank) -> None:
     rows = prepared.linked.trace.host
     data = written(rows)
-    at = data.index(b"|b1\0\0\0\0\0") + 16
+    at = data.index(rows.annotation.tobytes())
     refused(checked(data[:at] + b"\2" + data[at + 1 :]), HostRows, tmp_path, "a column")
 
 
@@ -215,8 +216,8 @@ def test_a_planted_pickle_runs_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     pickled = pickle.dumps(Runs(Path.touch, mark))
     refused(pickled, PreparedRank, tmp_path)
-    refused(table_of(ROW, section(b"<i4", b"\0" * 4) + section(b"msgpack", pickled)), CommTable, tmp_path)
-    refused(table_of(section(b"|O", pickled), NO_COMMS), CommTable, tmp_path)
+    refused(table_of(pickled), CommTable, tmp_path)
+    refused(table_of(("|O", len(pickled)), NO_ROW, (), columns=pickled), CommTable, tmp_path)
     assert not mark.exists()
     pickle.loads(pickled)
     assert mark.exists(), "else the pickle is harmless"

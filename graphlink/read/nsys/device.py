@@ -8,18 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows, Gpu
+from graphlink.model import I32, I64, Bool, DeviceKind, DeviceRows, Gpu
 from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.devices import sm_share
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.text import name_column
-from graphlink.tables import concat, how_many, numbered_rows, numbered_values, take
+from graphlink.tables import comm_table, concat, how_many, numbered_rows, numbered_values, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 KERNEL: Final = CUPTI + "KERNEL"
 GRAPH: Final = CUPTI + "GRAPH_TRACE"
 RUNTIME: Final = CUPTI + "RUNTIME"
-NO_COMMS: Final = CommTable(np.zeros(0, np.int32), ())
+NO_COMMS: Final = comm_table({})
 _IDS: Final = (
     "start",
     "end",
