@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphlink.run.options import Inputs, Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RankWork, RunResult
 
-    _Options = ArgumentParser | _ArgumentGroup
+    _Parser = ArgumentParser | _ArgumentGroup
 
 
 RecordT = TypeVar("RecordT")
@@ -82,9 +82,50 @@ class SideFile(Protocol):
     def path(self) -> Path: ...
 
 
+class Option:
+    """An argument or option of the command line, with what ``argparse.add_argument`` is told of it."""
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        self.names, self.settings = names, settings
+
+    def add_to(self, parser: _Parser) -> None:
+        """Add it to a parser, or to a group of one."""
+        parser.add_argument(*self.names, **self.settings)
+
+
+class Either(NamedTuple):
+    """Options of which one at most is given."""
+
+    options: Sequence[Option]
+
+    def add_to(self, parser: _Parser) -> None:
+        """Add them to a parser, or to a group of one."""
+        group = parser.add_mutually_exclusive_group()
+        for option in self.options:
+            option.add_to(group)
+
+
+class VerbOptions(NamedTuple):
+    """The arguments and options of a verb but ``--json``. ``groups``: those below a heading in its help; ``epilog``:
+    how that ends.
+    """
+
+    own: Sequence[Option | Either] = ()
+    groups: Mapping[str, Sequence[Option | Either]] = {}
+    epilog: str | None = None
+
+    def add_to(self, parser: ArgumentParser) -> None:
+        """Add them to the parser of the verb."""
+        parser.epilog = self.epilog or parser.epilog
+        for heading, options in {"": self.own, **self.groups}.items():
+            part = parser.add_argument_group(heading) if heading else parser
+            for option in options:
+                option.add_to(part)
+
+
 class Verb(NamedTuple):
     """``graphlink NAME TAKES``. ``place``: among all verbs; ``does``: a line of help; ``function``: ``module:name``
-    below ``graphlink`` of what runs it and returns the exit status, beside which ``name_options`` adds its options.
+    below ``graphlink`` of what runs it and returns the exit status, beside which ``NAME_OPTIONS`` are its options.
 
     ``urls``: what it is given may lie on other file systems. ``tells``: the schemas of what its ``--json`` prints, of a
     verb that changes nothing where no option names a file: agents may ask it.
@@ -98,9 +139,11 @@ class Verb(NamedTuple):
     urls: bool = False
     tells: tuple[str, ...] = ()
 
-    def options(self, parser: ArgumentParser) -> None:
-        """Add the options of the verb but ``--json``."""
-        imported(f"{self.function}_options")(parser)
+    @property
+    def options(self) -> VerbOptions:
+        """Return the options of the verb."""
+        module, _, name = self.function.partition(":")
+        return cast("VerbOptions", imported(f"{module}:{name.upper()}_OPTIONS"))
 
     def run(self, arguments: Namespace) -> int:
         """Run the verb and return the exit status."""
@@ -144,6 +187,8 @@ class Wing:
     """
 
     verbs: Sequence[Verb] = ()  # of the command line
+    input_options: Sequence[Option] = ()  # of the main job, that name inputs, each as its field of ``Recordings``
+    graph_options: Sequence[Option] = ()  # and that shape the graph, each as its field of ``Options``
     stored: Sequence[str] = ()  # the types of parts that are kept between jobs
     tables: Mapping[str, str] = {}  # by name, each a ``RowTable``, as the library and ``graphlink export`` have them
     answers: Mapping[str, str] = {}  # what answers ``node_operations`` and methods of the library's ``Run``, by names
@@ -288,12 +333,6 @@ class Wing:
         """Return what a run without graphs was made of, in words."""
 
     # the command line
-    def input_options(self, parser: _Options) -> None:
-        """Add options of the main job that name inputs, each with the name of its field of ``Recordings``."""
-
-    def graph_options(self, parser: _Options) -> None:
-        """Add options of the main job that shape the graph, each with the name of its field of ``Options``."""
-
     def refuse(self, arguments: Namespace) -> None:
         """Refuse options of the main job that contradict each other.
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
+from graphlink.wings import Option, VerbOptions
 
-
-def advice_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument("--rank", type=count, metavar="N", help="for this rank alone")
-    parser.add_argument("--top", type=count, default=8, metavar="N", help="how many to print (default 8)")
+ADVICE_OPTIONS: Final = VerbOptions(
+    (
+        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        Option("--rank", type=count, metavar="N", help="for this rank alone"),
+        Option("--top", type=count, default=8, metavar="N", help="how many to print (default 8)"),
+    ),
+)
 
 
 def advice(arguments: argparse.Namespace) -> int:

@@ -5,44 +5,44 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
+from typing import Final
 
 from graphlink.astra import TOPOLOGIES
 from graphlink.cli.arguments import gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
+from graphlink.wings import Option, VerbOptions
 
-
-def astra_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        "bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md"
-    )
-    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
-    parser.add_argument("-o", "--out", metavar="FOLDER", help="where to (default DIR/astra-sim)")
-    parser.add_argument(
-        "--topology",
-        choices=TOPOLOGIES,
-        help="of each dimension (default ring, or switch where something goes further than to a neighbour)",
-    )
-    parser.add_argument(
-        "--bandwidth",
-        type=gigabytes_per_s,
-        metavar="GB/S",
-        help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)",
-    )
-    parser.add_argument(
-        "--latency",
-        type=latency_ns,
-        metavar="NS",
-        help="of a step between neighbours, instead of the measured one",
-    )
-    parser.add_argument(
-        "--replay-only",
-        action="store_true",
-        help="communication takes its recorded time; ranks do not wait for each other",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="replace the files of an earlier graphlink astra, and no others"
-    )
+ASTRA_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"),
+        Option("-o", "--out", metavar="FOLDER", help="where to (default DIR/astra-sim)"),
+        Option(
+            "--topology",
+            choices=TOPOLOGIES,
+            help="of each dimension (default ring, or switch where something goes further than to a neighbour)",
+        ),
+        Option(
+            "--bandwidth",
+            type=gigabytes_per_s,
+            metavar="GB/S",
+            help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)",
+        ),
+        Option(
+            "--latency",
+            type=latency_ns,
+            metavar="NS",
+            help="of a step between neighbours, instead of the measured one",
+        ),
+        Option(
+            "--replay-only",
+            action="store_true",
+            help="communication takes its recorded time; ranks do not wait for each other",
+        ),
+        Option("--force", action="store_true", help="replace the files of an earlier graphlink astra, and no others"),
+    ),
+    epilog="bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md",
+)
 
 
 def astra(arguments: argparse.Namespace) -> int:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.out import tell
 from graphlink.errors import InputError
 from graphlink.records import Lines, Table, counted, joined
+from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.astra.check_rules import Judgement
 
 
-def check_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "exit status: 0 no errors (warnings are possible), 1 errors; docs/check.md lists the rules"
-    parser.add_argument(
-        "what", metavar="DIR|FILE.et", help="a folder of PREFIX.RANK.et files, judged together, or one graph"
-    )
-    parser.add_argument(
-        "--groups", metavar="FILE", help="communicator groups (default: comm_group.json beside the graphs)"
-    )
+CHECK_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR|FILE.et", help="a folder of PREFIX.RANK.et files, judged together, or one graph"),
+        Option("--groups", metavar="FILE", help="communicator groups (default: comm_group.json beside the graphs)"),
+    ),
+    epilog="exit status: 0 no errors (warnings are possible), 1 errors; docs/check.md lists the rules",
+)
 
 
 def check(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from graphlink.cli.arguments import at_least_one, between, gigabytes_per_s, late
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, counted, ms
+from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.astra.files import Network
@@ -30,44 +31,6 @@ _NUMBERS: Final = {"bandwidth": gigabytes_per_s, "latency": latency_ns}
 _EPILOG: Final = """exit status: 0 all simulations went well, 1 one did not, or the input is at fault
 --sweep takes bandwidth=GB/S,..., latency=NS,..., topology=NAME,... and ranks=N,...; of several, each value is combined with each.
 Of other numbers of ranks than recorded graphs are made as graphlink scale does. docs/simulate.md"""  # noqa: E501
-
-
-def simulate_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
-    parser.add_argument(
-        "--astra-sim", metavar="FILE", help="the binary (default: that named by the environment variable ASTRA_SIM)"
-    )
-    parser.add_argument(
-        "--reader", choices=READERS, help="its version: 2026 or 2024 (default: as the binary shows, else head)"
-    )
-    parser.add_argument("--topology", choices=TOPOLOGIES, help="as in graphlink astra, like the next two")
-    parser.add_argument(
-        "--bandwidth", type=_NUMBERS["bandwidth"], metavar="GB/S", help="instead of the measured one (1 GB = 1e9 bytes)"
-    )
-    parser.add_argument(
-        "--latency", type=_NUMBERS["latency"], metavar="NS", help="of a step, instead of the measured one"
-    )
-    parser.add_argument(
-        "--sweep",
-        type=_swept,
-        action="append",
-        default=[],
-        metavar="WHAT=A,B,...",
-        help="several networks or numbers of ranks, repeatable",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=between(0.001, 1e7, "time in s"),
-        default=600.0,
-        metavar="S",
-        help="end a simulation after this time (default 600)",
-    )
-    parser.add_argument(
-        "--jobs", type=at_least_one, metavar="N", help="simulations at a time (default: as cores and memory allow)"
-    )
-    parser.add_argument("--svg", metavar="FILE", help="also draw the times of a sweep")
-    parser.add_argument("-v", "--verbose", action="store_true", help="all ranks, and kinds of work of each")
 
 
 def _swept(text: str) -> tuple[str, tuple[str | float, ...]]:
@@ -90,6 +53,46 @@ def _topology(text: str) -> str:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(TOPOLOGIES)}")
     return found
+
+
+SIMULATE_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"),
+        Option(
+            "--astra-sim", metavar="FILE", help="the binary (default: that named by the environment variable ASTRA_SIM)"
+        ),
+        Option("--reader", choices=READERS, help="its version: 2026 or 2024 (default: as the binary shows, else head)"),
+        Option("--topology", choices=TOPOLOGIES, help="as in graphlink astra, like the next two"),
+        Option(
+            "--bandwidth",
+            type=_NUMBERS["bandwidth"],
+            metavar="GB/S",
+            help="instead of the measured one (1 GB = 1e9 bytes)",
+        ),
+        Option("--latency", type=_NUMBERS["latency"], metavar="NS", help="of a step, instead of the measured one"),
+        Option(
+            "--sweep",
+            type=_swept,
+            action="append",
+            default=[],
+            metavar="WHAT=A,B,...",
+            help="several networks or numbers of ranks, repeatable",
+        ),
+        Option(
+            "--timeout",
+            type=between(0.001, 1e7, "time in s"),
+            default=600.0,
+            metavar="S",
+            help="end a simulation after this time (default 600)",
+        ),
+        Option(
+            "--jobs", type=at_least_one, metavar="N", help="simulations at a time (default: as cores and memory allow)"
+        ),
+        Option("--svg", metavar="FILE", help="also draw the times of a sweep"),
+        Option("-v", "--verbose", action="store_true", help="all ranks, and kinds of work of each"),
+    ),
+    epilog=_EPILOG,
+)
 
 
 def simulate(arguments: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 from graphlink.choices import CHOICES, MOST_GB_PER_S
 from graphlink.errors import InputError
 from graphlink.output_names import SUMMARY
+from graphlink.wings import Option
 
 
 def count(text: str) -> int:
@@ -49,10 +50,10 @@ gigabytes_per_s: Final = between(1e-6, MOST_GB_PER_S, "bandwidth in GB/s")
 latency_ns: Final = between(0, 1e9, "time in ns")
 
 
-def add_choice(parser: argparse.ArgumentParser | argparse._ArgumentGroup, name: str, help_text: str) -> None:
-    """Add an option of ``CHOICES``, without which the first of them holds."""
+def choice(name: str, help_text: str) -> Option:
+    """Return an option of ``CHOICES``, without which the first of them holds."""
     words = CHOICES[name]
-    parser.add_argument(f"--{name.replace('_', '-')}", choices=words, default=words[0], help=help_text)
+    return Option(f"--{name.replace('_', '-')}", choices=words, default=words[0], help=help_text)
 
 
 def run_folder(name: str) -> Path:

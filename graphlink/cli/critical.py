@@ -27,6 +27,7 @@ from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.path_words import family_words, gap_ns, sentences, share_rows, stretches
 from graphlink.replay.whatif import told_ranks
 from graphlink.report.summary import load as load_summary
+from graphlink.wings import Option, VerbOptions
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
@@ -37,21 +38,28 @@ _ABOUT: Final = (
 )
 
 
-def critical_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _ABOUT
-    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument(
-        "--across",
-        action="store_true",
-        help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that "
-        "arrived late",
-    )
-    parser.add_argument(
-        "--rank", type=count, metavar="R", help="which rank (default: the one with most of the path over all ranks)"
-    )
-    parser.add_argument(
-        "--top", type=count, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)"
-    )
+CRITICAL_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR", help="output folder of an earlier run"),
+        Option(
+            "--across",
+            action="store_true",
+            help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that "
+            "arrived late",
+        ),
+        Option(
+            "--rank", type=count, metavar="R", help="which rank (default: the one with most of the path over all ranks)"
+        ),
+        Option(
+            "--top",
+            type=count,
+            default=20,
+            metavar="N",
+            help=f"gains of each sort to print, at most {MOST} (default 20)",
+        ),
+    ),
+    epilog=_ABOUT,
+)
 
 
 def critical(arguments: argparse.Namespace) -> int:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from graphlink.choices import FORMATS
 from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 from graphlink.records import Lines, Table, counted
+from graphlink.wings import Option, VerbOptions
 
-
-def export_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "docs/export.md has the columns of each table; parquet and arrow need pyarrow"
-    parser.add_argument("dir", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="of the files")
-    parser.add_argument("-o", "--out", metavar="FOLDER", help="where to (default DIR/tables)")
-    parser.add_argument("--rank", type=count, metavar="N", help="of this rank alone")
-    parser.add_argument(
-        "--table", action="append", default=[], metavar="NAME", help="only this table; repeatable (default all)"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="replace the files of an earlier graphlink export, and no others"
-    )
+EXPORT_OPTIONS: Final = VerbOptions(
+    (
+        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        Option("--format", required=True, choices=FORMATS, help="of the files"),
+        Option("-o", "--out", metavar="FOLDER", help="where to (default DIR/tables)"),
+        Option("--rank", type=count, metavar="N", help="of this rank alone"),
+        Option(
+            "--table", action="append", default=[], metavar="NAME", help="only this table; repeatable (default all)"
+        ),
+        Option("--force", action="store_true", help="replace the files of an earlier graphlink export, and no others"),
+    ),
+    epilog="docs/export.md has the columns of each table; parquet and arrow need pyarrow",
+)
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -14,13 +14,13 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
-from graphlink.cli.arguments import add_choice, at_least_one, between, count
+from graphlink.cli.arguments import at_least_one, between, choice, count
 from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
 from graphlink.records import Lines, command_lines
-from graphlink.wings import all_of, each
+from graphlink.wings import Either, Option, VerbOptions, all_of, each
 
 if TYPE_CHECKING:
     from graphlink.report.summary import Summary
@@ -31,34 +31,147 @@ USAGE: Final = "\n       ".join(
     f"graphlink [link] {given} [options]"
     for given in ("DIR|FILE ...", "--et ET --kineto KINETO", "--nsys EXPORT", "--paddle-logs DIR")
 )
-_Options = argparse.ArgumentParser | argparse._ArgumentGroup
 _Record = TypeVar("_Record", bound="Recordings | Options")
 
 
-def link_options(parser: argparse.ArgumentParser) -> None:
-    _add_inputs(
-        parser.add_argument_group("inputs (plain, .gz or .zst, recognised by content; folders and traces may be URLs)")
+_FORCE: Final = Option(
+    "--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others"
+)
+_INPUTS: Final = (
+    Option(
+        "folder",
+        nargs="*",
+        metavar="DIR|FILE",
+        help="folders or quoted globs of them, or traces and nsys exports themselves: recognised by content, paired by "
+        "rank",
+    ),
+    *(
+        Option(
+            option,
+            action="extend",
+            default=[],
+            nargs="+",
+            metavar="FILE",
+            help=f"{what}: files or quoted globs, repeatable",
+        )
+        for option, what in (
+            ("--et", "execution traces"),
+            ("--kineto", "Kineto traces"),
+            ("--nsys", "nsys sqlite exports instead of Kineto, a rank is a (process, device)"),
+        )
+    ),
+    *(option for _, hooks in each() for option in hooks.input_options),
+    Option(
+        "--rank",
+        type=count,
+        metavar="N",
+        help="rank of a single pair (default: as recorded, else from the file name, else 0)",
+    ),
+    Option("--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning"),
+    Option(
+        "--step",
+        default="all",
+        metavar="STEPS",
+        help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5",
+    ),
+)
+_GRAPH: Final = (
+    choice("sync", "where synchronisation is taken from (default both)"),
+    Option(
+        "--hta-limit",
+        type=count,
+        default=HTA_LIMIT,
+        metavar="N",
+        help="events of a window above which HTA is skipped there (default 2000000)",
+    ),
+    Option(
+        "--gap-us",
+        type=between(0, 1e12, "time in us"),
+        default=LATENCY_NS / 1000,
+        metavar="US",
+        help="idle time above which a gap or delay is a node (default 20)",
+    ),
+    choice("target", "write what ASTRA-sim can run (default), or as recorded"),
+    choice("host", "every host op (default), or only those that launch, wait, hand over or begin a thread"),
+    *(option for _, hooks in each() for option in hooks.graph_options),
+)
+_OUTPUTS: Final = (
+    Option(
+        "-o", "--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)"
+    ),
+    Option("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)"),
+    Option("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops"),
+    Either(
+        (
+            Option(
+                "--timeline",
+                choices=[words for words in CHOICES["timeline"] if words != "none"],
+                default=CHOICES["timeline"][0],
+                help="what timeline.perfetto-trace shows; both: the replay too",
+            ),
+            Option("--no-timeline", action="store_true", help="write no timeline"),
+        )
+    ),
+    _FORCE,
+)
+_JOINING: Final = (
+    choice(
+        "comm_time",
+        "duration of communication in the graphs: as recorded (default), or without the time spent waiting for other "
+        "ranks",
+    ),
+    Option(
+        "--keep-unmatched",
+        action="store_true",
+        help="communication that other ranks lack stays communication, not computation",
+    ),
+    Option(
+        "--same-run",
+        action="store_true",
+        help="recordings that differ in number of ranks, job or time are of one run all the same",
+    ),
+)
+_RUNNING: Final = (
+    Option("--jobs", type=at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)"),
+    choice("engine", "processes of this machine (default), or a Ray cluster"),
+    Either(
+        (
+            Option("-q", "--quiet", action="store_true", help="errors only"),
+            Option(
+                "-v", "--verbose", action="store_true", help="a line for each stage on stderr, and all that was counted"
+            ),
+        )
+    ),
+)
+LINK_OPTIONS: Final = VerbOptions(
+    groups={
+        "inputs (plain, .gz or .zst, recognised by content; folders and traces may be URLs)": _INPUTS,
+        "the graph": _GRAPH,
+        "outputs": _OUTPUTS,
+        "several ranks": _JOINING,
+        "running": (
+            Option(
+                "--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join"
+            ),
+            Option(
+                "--resume",
+                action="store_true",
+                help="go on with what an earlier command that failed or was killed left in DIR",
+            ),
+            Option("--partial", action="store_true", help="publish the ranks that did not fail (exit status 3)"),
+            *_RUNNING,
+        ),
+    }
+)
+JOIN_OPTIONS: Final = VerbOptions(
+    (
+        Option("out", metavar="DIR", help="what the jobs were given as --out"),
+        Option("--strict", action="store_true", help="a rank without a job is an error, not a warning"),
+        _FORCE,
+        *_JOINING,
+        *_RUNNING,
     )
-    _add_graph(parser.add_argument_group("the graph"))
-    _add_outputs(parser.add_argument_group("outputs"))
-    _add_joining(parser.add_argument_group("several ranks"))
-    running = parser.add_argument_group("running")
-    running.add_argument(
-        "--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join"
-    )
-    running.add_argument(
-        "--resume", action="store_true", help="go on with what an earlier command that failed or was killed left in DIR"
-    )
-    running.add_argument("--partial", action="store_true", help="publish the ranks that did not fail (exit status 3)")
-    _add_running(running)
-
-
-def join_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="DIR", help="what the jobs were given as --out")
-    parser.add_argument("--strict", action="store_true", help="a rank without a job is an error, not a warning")
-    _add_force(parser)
-    _add_joining(parser)
-    _add_running(parser)
+)
 
 
 def link(arguments: argparse.Namespace) -> int:
@@ -164,120 +277,6 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
                 most=summary.WIDE,
             )
     return made.status
-
-
-def _add_inputs(inputs: _Options) -> None:
-    inputs.add_argument(
-        "folder",
-        nargs="*",
-        metavar="DIR|FILE",
-        help="folders or quoted globs of them, or traces and nsys exports themselves: recognised by content, paired by "
-        "rank",
-    )
-    for option, what in (
-        ("--et", "execution traces"),
-        ("--kineto", "Kineto traces"),
-        ("--nsys", "nsys sqlite exports instead of Kineto, a rank is a (process, device)"),
-    ):
-        help_text = f"{what}: files or quoted globs, repeatable"
-        inputs.add_argument(option, action="extend", default=[], nargs="+", metavar="FILE", help=help_text)
-    for _, hooks in each():
-        hooks.input_options(inputs)
-    inputs.add_argument(
-        "--rank",
-        type=count,
-        metavar="N",
-        help="rank of a single pair (default: as recorded, else from the file name, else 0)",
-    )
-    inputs.add_argument(
-        "--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning"
-    )
-    inputs.add_argument(
-        "--step",
-        default="all",
-        metavar="STEPS",
-        help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5",
-    )
-
-
-def _add_graph(graph: _Options) -> None:
-    add_choice(graph, "sync", "where synchronisation is taken from (default both)")
-    graph.add_argument(
-        "--hta-limit",
-        type=count,
-        default=HTA_LIMIT,
-        metavar="N",
-        help="events of a window above which HTA is skipped there (default 2000000)",
-    )
-    graph.add_argument(
-        "--gap-us",
-        type=between(0, 1e12, "time in us"),
-        default=LATENCY_NS / 1000,
-        metavar="US",
-        help="idle time above which a gap or delay is a node (default 20)",
-    )
-    add_choice(graph, "target", "write what ASTRA-sim can run (default), or as recorded")
-    add_choice(graph, "host", "every host op (default), or only those that launch, wait, hand over or begin a thread")
-    for _, hooks in each():
-        hooks.graph_options(graph)
-
-
-def _add_outputs(outputs: _Options) -> None:
-    outputs.add_argument(
-        "-o", "--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)"
-    )
-    outputs.add_argument(
-        "--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)"
-    )
-    outputs.add_argument(
-        "--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops"
-    )
-    timeline = outputs.add_mutually_exclusive_group()
-    timeline.add_argument(
-        "--timeline",
-        choices=[words for words in CHOICES["timeline"] if words != "none"],
-        default=CHOICES["timeline"][0],
-        help="what timeline.perfetto-trace shows; both: the replay too",
-    )
-    timeline.add_argument("--no-timeline", action="store_true", help="write no timeline")
-    _add_force(outputs)
-
-
-def _add_force(parser: _Options) -> None:
-    parser.add_argument(
-        "--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others"
-    )
-
-
-def _add_joining(parser: _Options) -> None:
-    add_choice(
-        parser,
-        "comm_time",
-        "duration of communication in the graphs: as recorded (default), or without the time spent waiting for other "
-        "ranks",
-    )
-    parser.add_argument(
-        "--keep-unmatched",
-        action="store_true",
-        help="communication that other ranks lack stays communication, not computation",
-    )
-    parser.add_argument(
-        "--same-run",
-        action="store_true",
-        help="recordings that differ in number of ranks, job or time are of one run all the same",
-    )
-
-
-def _add_running(parser: _Options) -> None:
-    parser.add_argument(
-        "--jobs", type=at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)"
-    )
-    add_choice(parser, "engine", "processes of this machine (default), or a Ray cluster")
-    loudness = parser.add_mutually_exclusive_group()
-    loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
-    loudness.add_argument(
-        "-v", "--verbose", action="store_true", help="a line for each stage on stderr, and all that was counted"
-    )
 
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:

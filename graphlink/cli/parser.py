@@ -72,7 +72,7 @@ def parser_of(verb: Verb) -> argparse.ArgumentParser:
     )
     if main:
         parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
-    verb.options(parser)
+    verb.options.add_to(parser)
     parser.add_argument(
         "--json", metavar="FILE", help="also write what is printed, and more, as data; - prints the data alone"
     )

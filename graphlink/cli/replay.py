@@ -14,6 +14,7 @@ from graphlink.cli.arguments import between, count, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.cli.replay_text import listing, text
 from graphlink.errors import UsageError
+from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.replay.changes import Changes, LoaderChange
@@ -61,61 +62,98 @@ _FOR: Final = {  # options that say more of another one, and that one
 }
 
 
-def replay_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph")
-    parser.add_argument(
-        "--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)"
-    )
-    parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="with all that was found in the replay of the recording itself"
-    )
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
-    )
-    parser.add_argument(
-        "--list",
-        nargs="?",
-        const="all",
-        choices=("all", *SORTS),
-        metavar="SORT",
-        help="list the names that --scale takes, longest first; of one SORT: " + ", ".join(SORTS),
-    )
-    parser.add_argument("--top", type=count, metavar="N", help=f"with --list: how many names (default {MOST_NAMES})")
-    parser.add_argument(
-        "--runs",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="output folder of another run of the same program, repeatable: the band knows how much runs differ",
-    )
-    change = parser.add_argument_group("what if")
-    change.add_argument(
-        "--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable"
-    )
-    change.add_argument(
-        "--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable"
-    )
-    change.add_argument(
-        "--bandwidth",
-        type=gigabytes_per_s,
-        metavar="GB/S",
-        help="communication at this bandwidth",
-    )
-    change.add_argument("--what-if", metavar="FILE.toml", help="the changes that a file asks for")
-    change.add_argument(
-        "--launch-cost",
-        type=between(-MOST_US, MOST_US, "time in us"),
-        metavar="US",
-        help="every launch takes this much more",
-    )
-    change.add_argument(
-        "--advice", type=count, metavar="N", help="the change of the N-th advice of graphlink advice DIR (with --rank)"
-    )
-    structural_options(parser)
+REPLAY_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph"),
+        Option("--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)"),
+        Option("--rank", type=count, metavar="N", help="only this rank"),
+        Option(
+            "-v", "--verbose", action="store_true", help="with all that was found in the replay of the recording itself"
+        ),
+        Option(
+            "--together",
+            action="store_true",
+            help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
+        ),
+        Option(
+            "--list",
+            nargs="?",
+            const="all",
+            choices=("all", *SORTS),
+            metavar="SORT",
+            help="list the names that --scale takes, longest first; of one SORT: " + ", ".join(SORTS),
+        ),
+        Option("--top", type=count, metavar="N", help=f"with --list: how many names (default {MOST_NAMES})"),
+        Option(
+            "--runs",
+            action="append",
+            default=[],
+            metavar="DIR",
+            help="output folder of another run of the same program, repeatable: the band knows how much runs differ",
+        ),
+    ),
+    groups={
+        "what if": (
+            Option("--scale", action="append", default=[], metavar="WHAT=FACTOR", help="other durations, repeatable"),
+            Option(
+                "--remove-sync",
+                action="append",
+                default=[],
+                metavar="WHICH",
+                help="without a synchronisation, repeatable",
+            ),
+            Option(
+                "--bandwidth",
+                type=gigabytes_per_s,
+                metavar="GB/S",
+                help="communication at this bandwidth",
+            ),
+            Option("--what-if", metavar="FILE.toml", help="the changes that a file asks for"),
+            Option(
+                "--launch-cost",
+                type=between(-MOST_US, MOST_US, "time in us"),
+                metavar="US",
+                help="every launch takes this much more",
+            ),
+            Option(
+                "--advice",
+                type=count,
+                metavar="N",
+                help="the change of the N-th advice of graphlink advice DIR (with --rank)",
+            ),
+        ),
+        "what if, of another structure": (
+            Option(
+                "--cuda-graph",
+                action="append",
+                metavar="REGEX",
+                help="ops or ranges of this name as CUDA graphs, repeatable",
+            ),
+            Option(
+                "--buckets",
+                type=between(1e-3, 1e6, "size in MB"),
+                metavar="MB",
+                help="gradients reduced in buckets of this size",
+            ),
+            Option(
+                "--bucket-bandwidth", type=gigabytes_per_s, metavar="GB/S", help="with --buckets: at this bandwidth"
+            ),
+            Option(
+                "--dataloader-workers",
+                metavar="[WAS:]N",
+                help="N workers make the batches of each DataLoader, where WAS did",
+            ),
+            Option("--cores", type=count, metavar="N", help="with --dataloader-workers: so many cores"),
+            Option(
+                "--prefetch-factor",
+                type=count,
+                metavar="N",
+                help="with --dataloader-workers: batches in advance, each (default 2)",
+            ),
+        ),
+    },
+    epilog=_EPILOG,
+)
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -174,32 +212,6 @@ def _refuse_mixed(arguments: argparse.Namespace) -> None:
     changed = arguments.scale or arguments.remove_sync or any(value is not None for value in given)
     if arguments.list is not None and changed:
         raise UsageError("--list lists what is recorded, and changes nothing", todo="leave the changes out, or --list")
-
-
-def structural_options(parser: argparse.ArgumentParser) -> None:
-    change = parser.add_argument_group("what if, of another structure")
-    change.add_argument(
-        "--cuda-graph", action="append", metavar="REGEX", help="ops or ranges of this name as CUDA graphs, repeatable"
-    )
-    change.add_argument(
-        "--buckets",
-        type=between(1e-3, 1e6, "size in MB"),
-        metavar="MB",
-        help="gradients reduced in buckets of this size",
-    )
-    change.add_argument(
-        "--bucket-bandwidth", type=gigabytes_per_s, metavar="GB/S", help="with --buckets: at this bandwidth"
-    )
-    change.add_argument(
-        "--dataloader-workers", metavar="[WAS:]N", help="N workers make the batches of each DataLoader, where WAS did"
-    )
-    change.add_argument("--cores", type=count, metavar="N", help="with --dataloader-workers: so many cores")
-    change.add_argument(
-        "--prefetch-factor",
-        type=count,
-        metavar="N",
-        help="with --dataloader-workers: batches in advance, each (default 2)",
-    )
 
 
 def structural(arguments: argparse.Namespace) -> Changes:

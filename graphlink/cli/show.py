@@ -13,17 +13,20 @@ from graphlink.cli.arguments import count
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.records import Lines, Table
-from graphlink.wings import each
+from graphlink.wings import Option, VerbOptions, each
 
 if TYPE_CHECKING:
     from graphlink.graph.node_view import Edge, NodeView
 MOST_EDGES: Final = 50  # of one direction that are listed
 
 
-def show_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or a graph")
-    parser.add_argument("--node", type=count, metavar="ID", help="the node of FILE.et to print, with its edges")
-    parser.add_argument("-v", "--verbose", action="store_true", help="of a folder: with all that was counted")
+SHOW_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or a graph"),
+        Option("--node", type=count, metavar="ID", help="the node of FILE.et to print, with its edges"),
+        Option("-v", "--verbose", action="store_true", help="of a folder: with all that was counted"),
+    ),
+)
 
 
 def show(arguments: argparse.Namespace) -> int:

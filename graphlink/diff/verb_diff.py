@@ -5,22 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Final
 
 from graphlink.cli.arguments import count
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import SLOWER
-
-
-def diff_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="A", help="output folder of the run before")
-    parser.add_argument("after", metavar="B", help="output folder of the run after")
-    parser.add_argument("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file")
-    parser.add_argument("--markdown", action="store_true", help="print a verdict and one table for a pull request")
-    parser.add_argument("--anyway", action="store_true", help="compare runs even if they are too different")
-    parser.add_argument(
-        "--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3"
-    )
-    parser.add_argument("--top", type=count, default=6, metavar="N", help="how many changes and operations (default 6)")
+from graphlink.wings import Option, VerbOptions
 
 
 def percentage(text: str) -> float:
@@ -32,6 +22,21 @@ def percentage(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of per cent from 0")
     return value
+
+
+DIFF_OPTIONS: Final = VerbOptions(
+    (
+        Option("before", metavar="A", help="output folder of the run before"),
+        Option("after", metavar="B", help="output folder of the run after"),
+        Option("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file"),
+        Option("--markdown", action="store_true", help="print a verdict and one table for a pull request"),
+        Option("--anyway", action="store_true", help="compare runs even if they are too different"),
+        Option(
+            "--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3"
+        ),
+        Option("--top", type=count, default=6, metavar="N", help="how many changes and operations (default 6)"),
+    ),
+)
 
 
 def diff(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from graphlink.doctor.kinds import ENOUGH, INSPECTOR_BYTES, POOLS
 from graphlink.doctor.records import Finding
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, counted, first_few
+from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.doctor.records import Diagnosis, Told
@@ -44,21 +45,23 @@ FEATURES: Final = {
 }
 
 
-def doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        "exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings"
-    )
-    parser.add_argument(
-        "what",
-        nargs="*",
-        metavar="FILE|DIR",
-        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, recognised by "
-        "content and paired by "
-        "rank; of a folder that graphlink wrote, the recordings that it was made from",
-    )
-    parser.add_argument(
-        "--env", action="store_true", help="before recording: what this PyTorch and this environment would not record"
-    )
+DOCTOR_OPTIONS: Final = VerbOptions(
+    (
+        Option(
+            "what",
+            nargs="*",
+            metavar="FILE|DIR",
+            help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, recognised "
+            "by content and paired by rank; of a folder that graphlink wrote, the recordings that it was made from",
+        ),
+        Option(
+            "--env",
+            action="store_true",
+            help="before recording: what this PyTorch and this environment would not record",
+        ),
+    ),
+    epilog="exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings",
+)
 
 
 def doctor(arguments: argparse.Namespace) -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from graphlink import output_names
 from graphlink.cli.arguments import count, rank_files
 from graphlink.cli.out import tell
+from graphlink.wings import Option, VerbOptions
 
-
-def idle_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument("--rank", type=count, metavar="N", help="of this rank alone")
-    parser.add_argument(
-        "--top", type=count, default=10, metavar="N", help="how many intervals and reasons (default 10)"
-    )
+IDLE_OPTIONS: Final = VerbOptions(
+    (
+        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        Option("--rank", type=count, metavar="N", help="of this rank alone"),
+        Option("--top", type=count, default=10, metavar="N", help="how many intervals and reasons (default 10)"),
+    ),
+)
 
 
 def idle(arguments: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
-from graphlink.wings import Blocks, Wing
+from graphlink.wings import Blocks, Option, Wing
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+    from argparse import Namespace
 
     from graphlink.run.options import Recordings
     from graphlink.run.records import RunResult
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 class Hooks(Wing):
     fields = {"Summary": "records:FIELDS"}
+    input_options = tuple(
+        Option(
+            option,
+            action="append",
+            default=[],
+            metavar="FILE",
+            help=f"{what}, shown beside the ranks; repeatable",
+        )
+        for option, what in (
+            ("--nvidia-smi", "csv of nvidia-smi or a pasted screen"),
+            ("--megatron-log", "log of Megatron"),
+        )
+    )
 
     def recorded(self, recordings: Recordings) -> Any:
         if not recordings.nvidia_smi and not recordings.megatron_log:
@@ -44,14 +57,6 @@ class Hooks(Wing):
         from graphlink.logs.records import logs_table
 
         return Blocks() if summary.logs is UNSET else Blocks(ahead=logs_table(summary.logs))
-
-    def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
-        for option, what in (
-            ("--nvidia-smi", "csv of nvidia-smi or a pasted screen"),
-            ("--megatron-log", "log of Megatron"),
-        ):
-            text = f"{what}, shown beside the ranks; repeatable"
-            parser.add_argument(option, action="append", default=[], metavar="FILE", help=text)
 
     def refuse(self, arguments: Namespace) -> None:
         logs = [*arguments.nvidia_smi, *arguments.megatron_log]

@@ -26,7 +26,7 @@ from graphlink.errors import GraphlinkError, UsageError
 from graphlink.output_names import SUMMARY
 from graphlink.run.schemas import FILES
 from graphlink.version import __version__
-from graphlink.wings import Verb
+from graphlink.wings import Option, Verb, VerbOptions
 
 _RUNS: Final = "runs"
 _MOST_BYTES: Final = 2_000_000  # of an answer
@@ -38,8 +38,9 @@ _ORDER: Final = (
 )
 
 
-def mcp_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", metavar="DIR", help="the folder below which runs lie; nothing else is read")
+MCP_OPTIONS: Final = VerbOptions(
+    (Option("root", metavar="DIR", help="the folder below which runs lie; nothing else is read"),),
+)
 
 
 def mcp(arguments: argparse.Namespace) -> int:

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.errors import log
-from graphlink.wings import Columns, Made, RankPart, SideFile, Wing
+from graphlink.wings import Columns, Made, Option, RankPart, SideFile, Wing
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, _ArgumentGroup
     from pathlib import Path
 
     from graphlink.depend.build import Built
@@ -26,6 +25,17 @@ _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst
 
 class Hooks(Wing):
     stored = ("summary:SideFiles",)
+    input_options = (
+        Option(
+            "--nccl",
+            action="extend",
+            default=[],
+            nargs="+",
+            metavar="FILE",
+            help="side files of NCCL or the Flight Recorder beside Kineto, or folders of them: files or quoted globs, "
+            "repeatable",
+        ),
+    )
     fields = {"Rank": "summary:RANK_FIELDS", "Run": "summary:RUN_FIELDS"}
 
     def may_be_side_file(self, name: str) -> bool:
@@ -124,11 +134,6 @@ class Hooks(Wing):
         from graphlink.nccl.summary import run_rows
 
         return () if run.nccl is UNSET else run_rows(run.nccl)
-
-    def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
-        what = "side files of NCCL or the Flight Recorder beside Kineto, or folders of them"
-        text = f"{what}: files or quoted globs, repeatable"
-        parser.add_argument("--nccl", action="extend", default=[], nargs="+", metavar="FILE", help=text)
 
     def lacks(self, rank: GraphedRank, built: Built) -> Iterable[Finding]:
         from graphlink.nccl.lacking import join_lacking

@@ -9,18 +9,20 @@ from typing import Final
 from graphlink.cli.arguments import run_folder
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.records import counted
+from graphlink.wings import Option, VerbOptions
 
 _ABOUT: Final = "The page is one file that loads nothing from anywhere: open it, mail it, print it. docs/report.md"
 
 
-def report_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _ABOUT
-    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument("-o", "--out", metavar="FILE", help="where to (default DIR/report.html)")
-    parser.add_argument(
-        "--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides"
-    )
-    parser.add_argument("--png", metavar="FOLDER", help="the same as PNG: pip install '.[pictures]'")
+REPORT_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR", help="output folder of an earlier run"),
+        Option("-o", "--out", metavar="FILE", help="where to (default DIR/report.html)"),
+        Option("--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides"),
+        Option("--png", metavar="FOLDER", help="the same as PNG: pip install '.[pictures]'"),
+    ),
+    epilog=_ABOUT,
+)
 
 
 def report(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, first_few, joined, like_it, ms, plain, shortened
 from graphlink.tables import grouped
+from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry
@@ -30,49 +31,57 @@ _ABOUT: Final = """Times are summed over the steps of the run. Communication is 
 docs/bubbles.md has the definitions, the causes, and how to read the picture."""
 
 
-def bubbles_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _ABOUT
-    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument(
-        "--top",
-        type=count,
-        default=10,
-        metavar="N",
-        help="how many of the longest idle intervals to print (default 10)",
-    )
-    parser.add_argument("--compare", metavar="FILE.svg", help="also draw the computed schedule above the recorded one")
-    other = parser.add_argument_group("what if")
-    other.add_argument(
-        "--schedule",
-        metavar="NAME",
-        help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v;"
-        " zb-1p, zb-2p and auto are searched for these times under a limit of activation memory",
-    )
-    other.add_argument("--microbatches", type=count, metavar="M", help="of a step (default: as recorded)")
-    other.add_argument("--chunks", type=count, metavar="V", help="model chunks a rank (default: what the schedule has)")
-    other.add_argument(
-        "--input-share",
-        type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
-        metavar="X",
-        help="of a backward, what its input gradient takes (0 to 1), where the run did not split",
-    )
-    other.add_argument(
-        "--memory",
-        type=between(1e-6, 1e6, "multiple of 1F1B's memory"),
-        metavar="X",
-        help="with --schedule auto: activations that a rank may store, in multiples of 1F1B's most (default 1; zb-1p "
-        "is 1, zb-2p 2)",
-    )
-    other.add_argument(
-        "--weight-memory",
-        type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
-        metavar="X",
-        help="of a microbatch's activations, what its weight gradient still needs after the input gradient"
-        " (0 to 1, default 0.5; with FlashAttention 0.94)",
-    )
-    other.add_argument(
-        "--et", metavar="FOLDER", help="also write the computed step as Chakra graphs, one a rank, for simulators"
-    )
+BUBBLES_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR", help="output folder of an earlier run"),
+        Option(
+            "--top",
+            type=count,
+            default=10,
+            metavar="N",
+            help="how many of the longest idle intervals to print (default 10)",
+        ),
+        Option("--compare", metavar="FILE.svg", help="also draw the computed schedule above the recorded one"),
+    ),
+    groups={
+        "what if": (
+            Option(
+                "--schedule",
+                metavar="NAME",
+                help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v;"
+                " zb-1p, zb-2p and auto are searched for these times under a limit of activation memory",
+            ),
+            Option("--microbatches", type=count, metavar="M", help="of a step (default: as recorded)"),
+            Option("--chunks", type=count, metavar="V", help="model chunks a rank (default: what the schedule has)"),
+            Option(
+                "--input-share",
+                type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
+                metavar="X",
+                help="of a backward, what its input gradient takes (0 to 1), where the run did not split",
+            ),
+            Option(
+                "--memory",
+                type=between(1e-6, 1e6, "multiple of 1F1B's memory"),
+                metavar="X",
+                help="with --schedule auto: activations that a rank may store, in multiples of 1F1B's most (default 1; "
+                "zb-1p is 1, zb-2p 2)",
+            ),
+            Option(
+                "--weight-memory",
+                type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
+                metavar="X",
+                help="of a microbatch's activations, what its weight gradient still needs after the input gradient"
+                " (0 to 1, default 0.5; with FlashAttention 0.94)",
+            ),
+            Option(
+                "--et",
+                metavar="FOLDER",
+                help="also write the computed step as Chakra graphs, one a rank, for simulators",
+            ),
+        )
+    },
+    epilog=_ABOUT,
+)
 
 
 def bubbles(arguments: argparse.Namespace) -> int:

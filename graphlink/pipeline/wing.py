@@ -11,10 +11,10 @@ from graphlink import output_names
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError, log
 from graphlink.records import counted
-from graphlink.wings import Blocks, Columns, Made, Verb, Wing
+from graphlink.wings import Blocks, Columns, Made, Option, Verb, Wing
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+    from argparse import Namespace
 
     from graphlink.depend.build import Built
     from graphlink.doctor.records import Finding
@@ -41,6 +41,20 @@ class Hooks(Wing):
     sections = {70: "page:pipeline"}
     fields = {"Summary": "records:FIELDS"}
     lead = {"bubbles": "page:bubble_words"}
+    input_options = (
+        Option("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph"),
+    )
+    graph_options = (
+        Option(
+            "--range-rule",
+            dest="range_rules",
+            action="append",
+            default=[],
+            metavar="REGEX",
+            help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before "
+            "the known ones",
+        ),
+    )
 
     def check(self, options: Options) -> None:
         if options.range_rules:
@@ -140,20 +154,6 @@ class Hooks(Wing):
 
     def next_steps(self, summary: Any) -> Iterable[tuple[int, str, str]]:
         return [] if summary.pipeline is None else [(20, "bubbles {}", "where the pipeline is idle, and why")]
-
-    def input_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
-        parser.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
-
-    def graph_options(self, parser: ArgumentParser | _ArgumentGroup) -> None:
-        parser.add_argument(
-            "--range-rule",
-            dest="range_rules",
-            action="append",
-            default=[],
-            metavar="REGEX",
-            help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before "
-            "the known ones",
-        )
 
     def refuse(self, arguments: Namespace) -> None:
         logs = arguments.paddle_logs

@@ -7,49 +7,54 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import add_choice, at_least_one, count, gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import at_least_one, choice, count, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
+from graphlink.wings import Option, VerbOptions
 
 _EPILOG: Final = """ranks are copied by their role in the communicators; what cannot be derived from the recording is refused, with
 the reason. docs/more-ranks.md"""  # noqa: E501
 
 
-def scale_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    add = parser.add_argument
-    add("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
-    add("-o", "--out", metavar="DIR2", required=True, help="where to")
-    add(
-        "--data-parallel",
-        type=at_least_one,
-        metavar="N",
-        help="ranks that do the same on other data: as many as recorded or more",
-    )
-    add("--pipeline", type=at_least_one, metavar="N", help="stages: as many as recorded or more")
-    add("--microbatches", type=at_least_one, metavar="N", help="of a step of a pipeline")
-    add(
-        "--layout",
-        metavar="AXIS=N,...",
-        help="how ranks are numbered, neighbours first, where it is not found: tensor=2,data=4",
-    )
-    add(
-        "--bandwidth",
-        type=gigabytes_per_s,
-        metavar="GB/S",
-        help="of a rank in collectives that grow, instead of the fitted one (1 GB = 1e9 bytes)",
-    )
-    add(
-        "--latency",
-        type=latency_ns,
-        metavar="NS",
-        help="of a step of a collective that grows, instead of the fitted one",
-    )
-    add("--seed", type=count, default=0, metavar="N", help="of the times that are drawn for copies (default 0)")
-    add("--no-spread", action="store_true", help="copies take exactly the recorded times")
-    add("--jobs", type=at_least_one, metavar="N", help="processes that write (default: as cores and memory allow)")
-    add_choice(parser, "engine", "processes of this machine, or a Ray cluster that sees both folders")
-    add("--force", action="store_true", help="replace the files of an earlier run in DIR2, and no others")
+SCALE_OPTIONS: Final = VerbOptions(
+    (
+        Option("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"),
+        Option("-o", "--out", metavar="DIR2", required=True, help="where to"),
+        Option(
+            "--data-parallel",
+            type=at_least_one,
+            metavar="N",
+            help="ranks that do the same on other data: as many as recorded or more",
+        ),
+        Option("--pipeline", type=at_least_one, metavar="N", help="stages: as many as recorded or more"),
+        Option("--microbatches", type=at_least_one, metavar="N", help="of a step of a pipeline"),
+        Option(
+            "--layout",
+            metavar="AXIS=N,...",
+            help="how ranks are numbered, neighbours first, where it is not found: tensor=2,data=4",
+        ),
+        Option(
+            "--bandwidth",
+            type=gigabytes_per_s,
+            metavar="GB/S",
+            help="of a rank in collectives that grow, instead of the fitted one (1 GB = 1e9 bytes)",
+        ),
+        Option(
+            "--latency",
+            type=latency_ns,
+            metavar="NS",
+            help="of a step of a collective that grows, instead of the fitted one",
+        ),
+        Option("--seed", type=count, default=0, metavar="N", help="of the times that are drawn for copies (default 0)"),
+        Option("--no-spread", action="store_true", help="copies take exactly the recorded times"),
+        Option(
+            "--jobs", type=at_least_one, metavar="N", help="processes that write (default: as cores and memory allow)"
+        ),
+        choice("engine", "processes of this machine, or a Ray cluster that sees both folders"),
+        Option("--force", action="store_true", help="replace the files of an earlier run in DIR2, and no others"),
+    ),
+    epilog=_EPILOG,
+)
 
 
 def scale(arguments: argparse.Namespace) -> int:
