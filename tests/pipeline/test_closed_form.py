@@ -25,7 +25,7 @@ def played(schedule: str, p: int, m: int, v: int, each: PassTimes, transfer_ns: 
     return simulate(orders(schedule, p, m, v), times)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=settings().max_examples * 8, deadline=None)
 @given(st.sampled_from(CASES), PASSES)
 def test_a_form_is_what_the_simulator_gives(case: tuple[str, int, int, int], each: PassTimes) -> None:
     schedule, p, m, v = case
@@ -37,7 +37,7 @@ def test_a_form_is_what_the_simulator_gives(case: tuple[str, int, int, int], eac
     assert form.own_ns in (None, max(timed.own_ns) - work)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(st.sampled_from([case for case in CASES if case[0] in ("GPipe", "1F1B")]), PASSES, st.integers(0, 200))
 def test_a_transfer_lengthens_a_step_as_the_form_says(
     case: tuple[str, int, int, int], each: PassTimes, transfer_ns: int

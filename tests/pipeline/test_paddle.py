@@ -533,7 +533,7 @@ def test_jobs_that_overlap_are_an_error_that_names_the_file(tmp_path: Path) -> N
     assert "backward of microbatch 0" in str(told.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(
     st.lists(
         st.lists(

@@ -264,7 +264,7 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     assert "workerlog.00: has the number of workerlog.0 beside it" in told(tmp_path)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=8)), min_size=1, max_size=6)
 )

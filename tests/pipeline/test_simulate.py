@@ -102,7 +102,7 @@ def test_unequal_times(times: tuple[float, float, float], zb_h1: float, zb_h2_ow
 ALL = list(possible((p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 4, 6, 8, 12)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(st.sampled_from(ALL), st.data())
 def test_as_the_plain_simulator(case: tuple[str, int, int, int], data: st.DataObject) -> None:
     schedule, p, m, v = case

@@ -52,7 +52,7 @@ def some_times(data: st.DataObject, virtual: int) -> ActionTimes:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(st.sampled_from(CASES), st.data())
 def test_a_run_without_jitter_has_no_rest(case: tuple[str, int, int, int], data: st.DataObject) -> None:
     """Whatever stages and transfers take: medians and least lags rebuild the run to the ns."""
@@ -67,7 +67,7 @@ def test_a_run_without_jitter_has_no_rest(case: tuple[str, int, int, int], data:
     assert recognised.microbatches == m
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(st.sampled_from(CASES), st.data())
 def test_whatever_happens_the_parts_add_up(case: tuple[str, int, int, int], data: st.DataObject) -> None:
     made = orders(*case)

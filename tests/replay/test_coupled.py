@@ -92,7 +92,7 @@ def played(ranks: Sequence[Sequence[N]], groups: Groups) -> tuple[Workload, Play
     return work, done, stuck(work, done)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(runs(ranks=3), st.sampled_from([{}, {1: (0, 1)}, {1: (0, 2), 2: (1, 2)}, {1: (0, 9)}]))
 def test_it_is_the_definition(ranks: list[list[N]], groups: Groups) -> None:
     work, done, left = played(ranks, groups)

@@ -86,7 +86,7 @@ def test_slots_are_those_of_a_plain_scheduler(ranks: list[list[N]]) -> None:
     assert critical_path(work, played).length_ns == played.total_ns
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(graphs(ranks=3), st.sampled_from([{}, {1: (0, 1)}, {1: (0, 2), 2: (1, 2)}, {1: (0, 9)}]))
 def test_ranks_are_those_of_a_plain_scheduler(ranks: list[list[N]], groups: dict[int, tuple[int, ...]]) -> None:
     work = load(*ranks)

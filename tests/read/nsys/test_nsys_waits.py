@@ -20,7 +20,7 @@ def columns(rows: list[tuple[int, ...]], count: int) -> list[np.ndarray]:
     return [table[:, k].copy() for k in range(count)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(
     rows=st.lists(st.tuples(SMALL, SMALL, st.integers(0, 9)), max_size=12),
     asked=st.lists(st.tuples(SMALL, SMALL, st.integers(0, 9)), max_size=12),
@@ -37,7 +37,7 @@ def test_the_last_row_before(rows: list[tuple[int, int, int]], asked: list[tuple
             assert rows[found[k]] == (one, other, best)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(
     calls=st.lists(st.tuples(PROCESS, st.integers(0, 5), st.integers(0, 5)), max_size=12),
     asked=st.lists(st.tuples(PROCESS, st.integers(-1, 6)), max_size=12),
@@ -57,7 +57,7 @@ def test_the_call_of_a_process_and_correlation(calls: list[tuple[int, int, int]]
             assert calls[found[k]][2] == min(calls[i][2] for i in same)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings().max_examples * 4, deadline=None)
 @given(rows=st.lists(st.tuples(PROCESS, SMALL, SMALL, st.sampled_from([0, 7, 8, 9, 4_000_000_000])), max_size=30))
 def test_streams_keep_apart_and_keep_their_numbers_where_they_can(rows: list[tuple[int, int, int, int]]) -> None:
     process, device, context, stream = columns(rows, 4)

@@ -498,7 +498,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=settings().max_examples * 8, deadline=None)
 @given(text=st.lists(PIECES, max_size=7).map("".join))
 def test_reading_many_names_is_reading_each(text: str) -> None:
     assert range_name(text.encode()) == split_name(text.encode())
