@@ -76,8 +76,8 @@ class _Apart:
 
 def read_merged(path: str | Path, problem: SeveralRanks, *, block_bytes: int = BLOCK_BYTES) -> list[Trace]:
     """Return the trace of each rank in the file at ``path``: in the order of the numbers in marks, else in that of the
-    file. As ``read_kineto``, which raised ``problem``; no trace has a rank, as the merged one tells of one at most. One
-    pass; memory is that of the columns of all.
+    file. As ``read_kineto``, which raised ``problem``; no trace has a rank, as the merged one tells of one at most, nor
+    a number of ranks that are fewer. One pass; memory is that of the columns of all.
 
     Raises:
         SeveralRanks: the ``problem``, where nothing tells of which rank some rows are.
@@ -91,6 +91,12 @@ def read_merged(path: str | Path, problem: SeveralRanks, *, block_bytes: int = B
         raise problem
     said = f"one of {len(ranks)} recordings that were merged into one file: that of "
     return [
-        replace(trace, rank=None, mended={**trace.mended, "merged-ranks": 1}, warnings=(*trace.warnings, said + name))
+        replace(
+            trace,
+            rank=None,
+            world_size=trace.world_size if (trace.world_size or 0) >= len(ranks) else None,
+            mended={**trace.mended, "merged-ranks": 1},
+            warnings=(*trace.warnings, said + name),
+        )
         for name, trace in ((name, rows.trace(array)) for name, rows in ranks.items())
     ]

@@ -63,6 +63,14 @@ def test_marks_tell_in_any_order_of_rows(tmp_path: Path) -> None:
     assert [len(trace.device.start_ns) for trace in read(tmp_path, content)] == [6, 4]
 
 
+@pytest.mark.parametrize(("recorded", "known"), [(1, None), (2, 2), (8, 8), (None, None)])
+def test_a_number_of_ranks_that_are_fewer_is_not_that_of_the_file(
+    tmp_path: Path, recorded: int | None, known: int | None
+) -> None:
+    content = merged([*documents()], marks=True) | {"distributedInfo": {"rank": 0, "world_size": recorded}}
+    assert [trace.world_size for trace in read(tmp_path, content)] == [known, known]
+
+
 def test_ranks_are_in_the_order_of_the_numbers_in_marks(tmp_path: Path) -> None:
     content = merged([document(1 + k, pid=k) for k in range(11)], marks=True)
     for row in content["traceEvents"]:
