@@ -297,7 +297,7 @@ def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple
     right after the op before them on their stream, 67 were from pageable memory.
     """
     trace, device = linked.trace, linked.trace.device
-    silent = ~containing(trace.strings, "->", "To") | containing(trace.strings, "Host")
+    silent = ~containing(trace.strings, "->", "To") | containing(trace.strings, "Host", "Unknown")
     silent = (device.kind == DeviceKind.MEMCPY) & silent[device.name]
     staged = silent | (containing(trace.strings, "HtoD") & containing(trace.strings, "Pageable"))[device.name]
     row = np.flatnonzero(staged & (linked.device_call != NOWHERE))

@@ -374,7 +374,9 @@ def test_a_copy_that_does_not_say_between_what_shows_it_behind_other_work(
     assert _staged("Memcpy", began, returned, stream) == found
 
 
-@pytest.mark.parametrize("name", ["CopyDeviceToHost", "Memcpy DtoH (Device -> Host)", "Memcpy DtoH"])
+@pytest.mark.parametrize(
+    "name", ["CopyDeviceToHost", "Memcpy DtoH (Device -> Host)", "Memcpy DtoH", "Memcpy DtoH (Device -> Unknown)"]
+)
 def test_so_does_one_that_says_no_more_of_the_host_than_that_it_is_the_host(name: str) -> None:
     assert _staged(name, 905, 985) == {name}
     assert not _staged(name, 931, 985)
