@@ -115,6 +115,7 @@ class Node(NamedTuple):
     op_schema: str = ""
     comm: Comm | None = None
     made_by: int = 0
+    shapes: str = ""
 
 
 class Strings:
@@ -268,7 +269,7 @@ def build_et(
     root = Node("[pytorch|profiler|execution_trace|process]", 0, id=1)
     given = [n if n.id is not None else n._replace(id=n.rf_id + 1000) for n in (root, *nodes)]
     given.sort(key=lambda n: (n.rf_id, n.id))
-    nothing = np.zeros(len(given), np.int32)
+    nothing, shapes = np.zeros(len(given), np.int32), strings.codes(n.shapes for n in given)
     return HostTrace(
         path=path,
         schema="1.1.0-chakra.0.0.4",
@@ -285,7 +286,7 @@ def build_et(
         fw_tid=ints(n.fw_tid for n in given),
         op_schema=strings.codes(n.op_schema for n in given),
         strings=strings.all(),
-        input_shapes=nothing,
+        input_shapes=shapes,
         input_types=nothing,
         output_shapes=nothing,
         output_types=nothing,

@@ -147,7 +147,7 @@ def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool,
     if raised:
         notes.append(
             f"{counted(raised, 'host row')} between others are not in the ET: PyTorch writes no node of an op that an "
-            "exception ended, such as the last one that activation checkpointing runs again"
+            "exception ended, such as the last one that activation checkpointing runs again, or that ended after the ET"
         )
     elif (only_kineto & in_et[names.kineto]).any():
         notes.append(
@@ -181,13 +181,14 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames, *, required: b
 
     Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
 
-    Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.
+    Collectives of gloo pair by name and shapes, as they began: Kineto has them on the thread that ran them, the ET on
+    the one that asked.
 
     Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one
     iteration of many); among several such places the one with the same autograd sequence numbers. Else if each lacks
     few rows of the other: the ET has no op that an exception ended, either may have lost rows. Raises ``InputError``
-    if less than half of the ET fits, if that is ``required``. O(n log n) in rows; threads are compared pairwise only
-    where they are not equal.
+    if less than half of the ET fits, or of Kineto where that has less (one thread of several), if that is
+    ``required``. O(n log n) in rows; threads are compared pairwise only where they are not equal.
     """
     op = is_op(et)
     # without the names of ranges on threads that have nothing but gloo's
@@ -200,7 +201,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames, *, required: b
     kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
     began = et.rf_id if (et.rf_id[op] > 0).all() else et.id
     nodes = _threads(et.tid, began, names.et, in_both[names.et] & op)
-    possible = sum(len(t.rows) for t in nodes)
+    possible, most = (sum(len(t.rows) for t in threads) for threads in (nodes, kineto))
     if required and not possible:
         raise InputError("no host operator of it is in the Kineto trace", path=et.path, todo=_todo(trace))
     pairs = nowhere(len(trace.host.tid), np.int32)
@@ -209,7 +210,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames, *, required: b
     nodes, kineto = _pair_runs(nodes, kineto, trace, et, pairs, notes)
     nodes, kineto = _pair_most(nodes, kineto, pairs, notes)
     fitted = possible - sum(len(t.rows) for t in nodes)
-    if required and fitted < MIN_MATCHED_SHARE * possible:
+    if required and fitted < MIN_MATCHED_SHARE * min(possible, most):
         raise InputError(
             f"only {fitted} of {possible} ET nodes are in the Kineto trace in the same order: two runs?",
             path=et.path,
@@ -220,6 +221,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames, *, required: b
         f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}"
         for t in nodes
     ]
+    _pair_asynchronous(trace, et, names, gloo, pairs)
     return pairs, notes
 
 
@@ -294,6 +296,26 @@ def _pair_most(
         )
         free.remove(thread)
     return left, free
+
+
+def _pair_asynchronous(trace: Trace, et: HostTrace, names: HostNames, gloo: Bool, out: I32) -> None:
+    """Pair what is left of gloo by name and, where Kineto has them, input shapes, in the order in which it began, where
+    both sides have as many.
+    """
+    rows = in_order(np.flatnonzero(gloo & (out == NOWHERE)), trace.host.start_ns)
+    left = names.present(names.kineto[rows])[names.et] & is_op(et) & ~marked(len(et.id), out[out != NOWHERE])
+    left_rows = in_order(np.flatnonzero(left), et.rf_id, et.id)
+    wanted = [_bare(trace.strings[shapes]) for shapes in trace.host.input_shapes[rows].tolist()]
+    held = [_bare(et.strings[shapes]) if any(wanted) else "" for shapes in et.input_shapes[left_rows].tolist()]
+    nodes = grouped(zip(zip(names.et[left_rows].tolist(), held, strict=True), left_rows.tolist(), strict=True))
+    by_form = grouped(zip(zip(names.kineto[rows].tolist(), wanted, strict=True), rows.tolist(), strict=True))
+    for form, found in by_form.items():
+        if len(found) == len(nodes.get(form, ())):
+            out[found] = nodes[form]
+
+
+def _bare(shapes: str) -> str:
+    return shapes.replace(" ", "").strip("[]")
 
 
 def _aligned(codes: I32, others: I32) -> I64 | None:

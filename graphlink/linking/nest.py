@@ -24,6 +24,7 @@ from graphlink.spans import Neighbours
 from graphlink.tables import MOST, in_order, last_before, marked, nowhere, numbered_rows, spread, tuples, values_at
 
 ASKING = re.compile("c10d::.*", re.DOTALL)
+_SIZE: Final = re.compile("[0-9]")
 _FRAMES: Final = 8  # of a stack
 _INNER: Final = re.compile(r"(.*/)?torch/.*|<.*|nn\.Module: .*")  # frames of PyTorch, and of what is built in
 
@@ -205,11 +206,14 @@ def askers(linked: Linked) -> I32:
 
 
 def _in_turn(linked: Linked, run: I64, asking: I64) -> I32:
-    """Give each of the rows ``run`` the next op of its kind whose inputs hold its own, if that had begun."""
+    """Give each of the rows ``run`` the next op of its kind whose inputs hold its own, if that had begun. Where
+    no op has sizes (older PyTorch does not record those of lists of tensors), the kind tells alone.
+    """
     rows, strings = linked.trace.host, linked.trace.strings
     out = nowhere(len(rows.tid), np.int32)
-    asked, form_of_op = numbered_rows(rows.name[asking], rows.input_shapes[asking])
-    wanted, form_of_row = numbered_rows(rows.name[run], rows.input_shapes[run])
+    sized = any(map(_SIZE.search, {strings[shapes] for shapes in rows.input_shapes[asking].tolist()}))
+    asked, form_of_op = numbered_rows(rows.name[asking], rows.input_shapes[asking] * sized)
+    wanted, form_of_row = numbered_rows(rows.name[run], rows.input_shapes[run] * sized)
     kinds = {name: (kind_of(strings[name]), collective_type(strings[name])) for name, _ in (*asked, *wanted)}
     for form, (name, shapes) in enumerate(wanted.tolist()):
         fit = [kinds[op] == kinds[name] and strings[shapes] in strings[inputs] for op, inputs in asked.tolist()]

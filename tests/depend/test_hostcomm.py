@@ -360,6 +360,19 @@ def test_without_record_function_ids_the_next_op_of_the_kind_with_the_inputs_ask
     assert comms(build)[1:] == [(58.999, 699, 640.001, 19.999), (59, 499, 440, 0)]
 
 
+def test_where_no_op_has_sizes_the_next_of_the_kind_asked() -> None:
+    """As in PyTorch 2.1, which records none of a list of tensors."""
+    unsized, small, large = "[[], [], []]", "[[8]]", "[[64]]"
+    build = made(
+        Host("c10d::allreduce_", 10, 40, shapes=unsized),
+        Host("c10d::allreduce_", 50, 80, shapes=unsized),
+        gloo("all_reduce", 60, 500, tid=9)._replace(shapes=large),
+        gloo("all_reduce", 100, 700, tid=8)._replace(shapes=small),
+        Host("after", 710, 1900),
+    )
+    assert waits(build) == [(690, 620)]
+
+
 LATE = (
     Host("ProfilerStep#1", 0, 9_000, annotation=True, rf_id=1),
     Host("c10d::allreduce_", 10, 40, rf_id=2),

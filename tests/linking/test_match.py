@@ -111,13 +111,24 @@ def test_names_of_one_side_are_dropped_and_counted() -> None:
     assert match.warnings == ()
 
 
-def test_a_collective_that_a_thread_of_gloos_ran_does_not_keep_others_from_their_pairs() -> None:
+@pytest.mark.parametrize(("sizes", "asked"), [(True, [5, 2, 7]), (False, [2, 5, 7])])
+def test_what_a_thread_of_gloos_ran_is_matched_by_name_sizes_and_turn(sizes: bool, asked: list[int]) -> None:
     """The ET has it on the thread that asked, in the place where it did."""
-    trace = build_trace([*hosts(["c10d::allreduce_", "a"]), Host("gloo:all_reduce", 1, 3, 9, annotation=True, order=0)])
-    et = build_et(nodes(["c10d::allreduce_", "gloo:all_reduce", "a"]))
+    ops = ["c10d::allreduce_", "gloo:all_reduce"]
+    names = [*ops, "a", *ops, *ops, "b", "gloo:broadcast", "gloo:broadcast"]
+    inputs = {2: "[[8]]", 5: "[[64]]", 7: "[[8]]", 9: "[[8]]", 10: "[[8]]"}
+    et = build_et(node._replace(shapes=inputs.get(node.rf_id, "")) for node in nodes(names))
+    ran = [("all_reduce", "[[64]]"), ("all_reduce", "[[8]]"), ("all_reduce", "[ [8]]"), ("broadcast", "[[8]]")]
+    rows = [
+        Host(f"gloo:{kind}", k, k + 2, 8 + k % 2, order=100 + k, shapes=shapes if sizes else "")
+        for k, (kind, shapes) in enumerate(ran)
+    ]
+    trace = build_trace([*hosts(name for name in names if "gloo" not in name), *rows])
     match = match_hosts(trace, et)
-    assert pairs(trace, et, match) == {"c10d::allreduce_@0": 1, "a@1": 3}
-    assert match.only_kineto == match.only_et == {"gloo:all_reduce": 1}
+    found = pairs(trace, et, match)
+    assert [found.pop(f"gloo:all_reduce@{100 + k}") for k in range(3)] == asked
+    assert sorted(found.values()) == [1, 3, 4, 6, 8]
+    assert (match.only_kineto, match.only_et) == ({"gloo:broadcast": 1}, {"gloo:broadcast": 2}), "which is not known"
 
 
 def test_a_row_of_gloos_on_the_thread_that_asked_is_matched() -> None:
@@ -174,6 +185,14 @@ def test_a_kineto_window_inside_the_et_is_matched() -> None:
 def test_another_order_is_refused_with_the_first_mismatch() -> None:
     with pytest.raises(InputError, match="position 2: ET has 'd', Kineto 'c'"):
         match_hosts(build_trace(hosts("abcd", tid=9)), build_et(nodes("abdc")))
+
+
+def test_a_kineto_trace_of_one_thread_of_several_is_no_other_run() -> None:
+    trace = build_trace(hosts("abcab", tid=9))
+    et = build_et([*nodes("abcab"), *nodes("aaabbb", tid=2, first_id=10), *nodes("cccab", tid=3, first_id=20)])
+    match = match_hosts(trace, et)
+    assert sorted(pairs(trace, et, match).values()) == [1, 2, 3, 4, 5]
+    assert any("11 of 16 ET nodes are not in the Kineto trace's window" in warning for warning in match.warnings)
 
 
 def test_nothing_in_common_is_refused() -> None:
