@@ -78,9 +78,9 @@ def _passes_on(recorded: Pipes) -> bool:
     if not inferred and any(map(_says_so, runs)):
         return True
     ends = [rank for rank in recorded.missing if sum(rank in peers_of(run) for run in runs) == 1 < len(runs)]
-    first = any(run.previous in (NOWHERE, *ends) for run in runs)
+    first = any(run.previous == NOWHERE for run in runs)
     closed = inferred and len(ends) < len(recorded.missing) and len(runs) > 1
-    return any(map(_exchanges_messages, runs)) and first and not closed
+    return any(map(_exchanges_messages, runs)) and (first or (not closed and any(r.previous in ends for r in runs)))
 
 
 def _exchanges_messages(run: StageRun) -> bool:

@@ -120,7 +120,7 @@ def peer_ops(linked: Linked) -> PeerOps:
     ops: list[tuple[int, int, bool]] = []
     for row, comm in comms.items():
         peer, outer = _peer(comm), comms.get(int(linked.parent[row]))
-        if peer is None or (outer is not None and outer.name == comm.name and _peer(outer) not in (None, NOWHERE)):
+        if peer is None or (outer and outer.name == comm.name and (peer == NOWHERE or _peer(outer) != NOWHERE)):
             continue
         ranks = comm.ranks
         other = ranks[peer] if ranks and 0 <= peer < len(ranks) else peer
@@ -128,6 +128,15 @@ def peer_ops(linked: Linked) -> PeerOps:
     known = [op for op in ops if op[1] != NOWHERE]
     start, other_side, sends = np.array(sorted(known or ops), np.int64).reshape(-1, 3).T.copy()
     return PeerOps(start, other_side, sends.astype(np.bool_))
+
+
+def partners(linked: Linked, entries: Entries) -> tuple[int, ...]:
+    """Return the ranks that a rank exchanges messages with; ``NOWHERE`` for each side of a stage where nothing names
+    them: with one it exchanges as many as it has passes. More where they are no multiple.
+    """
+    peer = peer_ops(linked).peer
+    sides, rest = divmod(len(peer), max(1, how_many(np.isin(entries.phase, (Pass.F, Pass.B, Pass.I)))))
+    return (NOWHERE,) * (sides + 2 * (rest > 0)) if (peer == NOWHERE).any() else tuple(np.unique(peer).tolist())
 
 
 def _peer(comm: Comm) -> int | None:

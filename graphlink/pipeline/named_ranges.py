@@ -328,7 +328,7 @@ def _parts(linked: Linked, entries: Entries, step: I64, whole: str) -> Entries:
     first = np.flatnonzero(begins(which[:, 0], which[:, 1]))
     number = code - first[np.searchsorted(first, code, side="right") - 1]
     microbatch = np.where(phase == Pass.OPT, NOWHERE, number)
-    return replace(entries, microbatch=microbatch, inferred=microbatch != NOWHERE)
+    return replace(entries, microbatch=microbatch, inferred=(microbatch != NOWHERE) & (len(around) > 0))
 
 
 def _passes(raw: Entries, layer: I64) -> Entries:

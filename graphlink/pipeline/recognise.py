@@ -2,7 +2,9 @@
 unknown.
 
 Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage
-where the recording has it. Times are not, but for what overlaps (below), and communication is not.
+where the recording has it. Times are not, but for what overlaps (below), and communication is not. Where nothing names
+chunks or microbatches, and no schedule of one chunk fits, phases alone are compared: their order on all ranks tells the
+rest.
 
 Where several schedules order alike, the first in the contract's list is named (GPipe, 1F1B, interleaved, ZB-H1, ZB-H2,
 ZB-V, interleaved-ZB, DualPipe): with one microbatch 1F1B is called GPipe; with two at most, or on one rank, ZB-H2 is
@@ -231,19 +233,66 @@ def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None, numb
         why = next(iter(left_out.values()), "there are no forwards and backwards")
         return Recognised(UNKNOWN, len(ranges), 0, 1, "", f"no step is whole: {why}", (), left_out)
     known: dict[tuple[int, int, bool], list[Candidate]] = {}
-    compared = []
-    for step in steps:
+
+    def possible(step: CompleteStep) -> list[Candidate]:
         shape = (step.microbatches, step.chunks, step.split)
         if shape not in known:
             known[shape] = list(candidates(step))
-        compared.append([compare(step, candidate) for candidate in known[shape]])
+        return known[shape]
+
+    compared = [[compare(step, candidate) for candidate in possible(step)] for step in steps]
     chunks = max(step.chunks for step in steps)
-    exact = [{one.candidate.schedule: one for one in reversed(step) if not one.distance} for step in compared]
-    for schedule in dict.fromkeys(one.candidate.schedule for step in compared for one in step):
-        if all(schedule in step for step in exact):  # every step followed it
-            played = tuple(matches[schedule].played() for matches in exact)
-            return Recognised(schedule, len(ranges), _usual(played), chunks, "", "", played, left_out)
+    followed = _followed(compared)
+    if not followed and chunks == 1 < len(ranges) and all(map(_unnamed, ranges)):
+        followed = _followed([list(_by_phases(step, possible)) for step in steps])
+    if followed:
+        played, first = tuple(match.played() for match in followed), followed[0]
+        schedule, chunks = first.candidate.schedule, first.step.chunks
+        return Recognised(schedule, len(ranges), _usual(played), chunks, "", "", played, left_out)
     return Recognised(UNKNOWN, len(ranges), _usual(steps), chunks, *_nearest(steps, compared, names), (), left_out)
+
+
+def _followed(compared: Sequence[Sequence[Comparison]]) -> list[Comparison]:
+    """Return of each step how it compares with the first schedule that all steps followed; none where none is."""
+    exact = [
+        {(one.candidate.schedule, one.step.chunks): one for one in reversed(step) if not one.distance}
+        for step in compared
+    ]
+    return next(([step[key] for step in exact] for key in reversed(exact[0]) if all(key in step for step in exact)), [])
+
+
+def _unnamed(ranges: Ranges) -> bool:
+    """Tell whether nothing numbers the passes of a rank but their order."""
+    rules = np.unique(ranges.rule[ranges.phase <= Pass.W])
+    return all(ranges.rules[rule].startswith("inferred:") for rule in rules.tolist())
+
+
+def _by_phases(step: CompleteStep, possible: Callable[[CompleteStep], Sequence[Candidate]]) -> Iterator[Comparison]:
+    """Yield the schedules of several chunks that run the phases of a step in its order on all ranks: they tell chunk
+    and microbatch of each pass.
+    """
+    for chunks in range(2, step.microbatches + 1):
+        if step.microbatches % chunks:
+            continue
+        shaped = replace(step, microbatches=step.microbatches // chunks, chunks=chunks)
+        for candidate in possible(shaped):
+            pairs = candidate.schedule == "DualPipe"
+            named = [
+                _named(shaped, _forward_first(rank) if pairs else rank, codes)
+                for rank, codes in zip(step.ranks, candidate.codes, strict=True)
+            ]
+            ranks = tuple(rank for rank in named if rank is not None)
+            if len(ranks) == len(named):
+                yield compare(replace(shaped, ranks=ranks), candidate)
+
+
+def _named(step: CompleteStep, rank: Recorded, codes: I64) -> Recorded | None:
+    """Return the passes of a rank with the chunks and microbatches of ``codes``; None where phases differ."""
+    phases, origin = _coded(step, rank.phase, 0 * rank.chunk, 0 * rank.chunk)
+    if len(phases) != len(codes) or ((codes - phases) // (step.chunks * step.microbatches)).any():
+        return None
+    unit = (codes - phases)[np.flatnonzero(np.diff(origin, prepend=-1))]
+    return replace(rank, chunk=unit // step.microbatches, microbatch=unit % step.microbatches)
 
 
 def _usual(steps: Sequence[RecognisedStep | CompleteStep]) -> int:

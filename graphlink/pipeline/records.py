@@ -134,7 +134,8 @@ class StageRun:
     warnings: tuple[str, ...]
     witness: Witness | None = None  # None: there are no side files of NCCL
     layers: tuple[Layers, ...] = ()  # of the chunks whose forwards show some
-    peers: tuple[int, ...] = ()  # ranks that its host sends to and receives from, ``NOWHERE`` among them if unknown
+    # ranks that its host sends to and receives from; where nothing names them, ``NOWHERE`` for each side of a stage
+    peers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

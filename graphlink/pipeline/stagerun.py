@@ -13,7 +13,7 @@ from graphlink.causes import Texts
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, NOWHERE, CommOps, Communication, Linked
-from graphlink.pipeline.autograd import first_source, inferred_entries, launched, layers_of, peer_ops, waitless
+from graphlink.pipeline.autograd import first_source, inferred_entries, launched, layers_of, partners, waitless
 from graphlink.pipeline.between_ranks import ordinals
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
 from graphlink.pipeline.named_ranges import NameRule, named_entries
@@ -95,7 +95,7 @@ def stage_run(
         warnings=warnings,
         witness=witness,
         layers=layers_of(linked, entries, works),
-        peers=tuple(np.unique(peer_ops(linked).peer).tolist()),
+        peers=partners(linked, entries),
     )
     return Staged(run, worked.of_device, warnings)
 

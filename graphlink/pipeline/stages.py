@@ -44,9 +44,11 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     missing = sorted(set.union(*map(peers_of, runs)) - {run.rank for run in runs} - {NOWHERE})
     known = _by_sources(runs, missing) or _by_stages(runs) or _by_orders(runs)
     pipe, position = zip(*(known or ((0, position) for position in _by_first_forward(runs))), strict=True)
+    lack = _ends_lack(runs, max(pipe) + 1)
     warnings = (
         (left, f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}"),
         (missing, f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}"),
+        (lack, "ranks at an end of the pipeline were not recorded, as too few exchange messages with one side alone"),
         (
             known is None and len(runs) > 1,
             "stages are in the order of the ranks' first forwards: neither names nor communication tell it",
@@ -61,9 +63,17 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
         length=max(position) + 1,
         chunks=max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1,
         steps=tuple(steps),
-        missing=tuple(missing),
+        missing=(*missing, *[NOWHERE] * lack),
         warnings=tuple(text for holds, text in warnings if holds),
     )
+
+
+def _ends_lack(runs: Sequence[StageRun], pipes: int) -> bool:
+    """Tell of ranks that name no peer whether some of their pipelines were not recorded: each has two ends, that
+    exchange messages with one side alone.
+    """
+    sides = [len(run.peers) for run in runs if {*run.peers} == {NOWHERE}]
+    return len(sides) == len(runs) > 1 and set(sides) <= {1, 2} and sides.count(1) != 2 * pipes
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
@@ -90,11 +100,11 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
             ranges = runs[i].ranges
             plain = np.maximum(ranges.chunk, 0) * pipes.length + pipes.position[i]
             stage = np.where((ranges.stage == NOWHERE) & (ranges.phase != Pass.OPT), plain, ranges.stage)
-            microbatch = ranges.microbatch.copy()
+            microbatch, chunk = ranges.microbatch.copy(), ranges.chunk.copy()
             for step in found.steps:
-                stage[step.rows[place]] = step.orders[place].stage
-                microbatch[step.rows[place]] = step.orders[place].microbatch
-            runs[i] = replace(runs[i], ranges=replace(ranges, stage=stage, microbatch=microbatch))
+                rows, order = step.rows[place], step.orders[place]
+                stage[rows], microbatch[rows], chunk[rows] = order.stage, order.microbatch, order.stage // pipes.length
+            runs[i] = replace(runs[i], ranges=replace(ranges, stage=stage, chunk=chunk, microbatch=microbatch))
     return replace(pipes, runs=tuple(runs))
 
 

@@ -18,7 +18,20 @@ from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Communication, Linke
 from graphlink.pipeline.named_ranges import Entries, enclosing
 from graphlink.pipeline.records import Pass, Ranges
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import MOST, how_many, in_order, largest, least, marked, nowhere, numbered_values, spread, sums
+from graphlink.tables import (
+    MOST,
+    how_many,
+    in_order,
+    largest,
+    least,
+    marked,
+    nowhere,
+    numbered_rows,
+    numbered_values,
+    spread,
+    sums,
+    values_at,
+)
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -44,6 +57,8 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
     """
     device = linked.trace.device
     entry_of, left_out = _entry_of_device(linked, entries)
+    passes = _passes(entries)
+    entry_of = values_at(passes, entry_of).astype(np.int32)
     mine = entry_of != NOWHERE
     compute = mine.copy()
     compute[comm.device_row] = False
@@ -59,8 +74,8 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
     of_entry = spread(count, order, np.arange(len(order), dtype=np.int32))
     stepping = entries.phase[entry] == Pass.OPT
     working = op[~stepping]
-    if len(kept) < count:
-        left_out["ranges without device work"] = count - len(kept)
+    if without := len(np.unique(passes)) - len(kept):
+        left_out["ranges without device work"] = without
     return Worked(
         _ranges(entries, order, start, end, busy, ops),
         spans.union_by(entries.step[entry[~stepping]], op_start_ns[~stepping], op_end_ns[~stepping]),
@@ -70,6 +85,13 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
         np.unique(np.append(entries.tid, linked.trace.calls.tid[linked.device_call[mine]])),
         left_out,
     )
+
+
+def _passes(entries: Entries) -> I64:
+    """Return the entry that stands for the pass of each: where several have one number by order they are its parts."""
+    _, code = numbered_rows(entries.step, entries.phase.astype(np.int64), entries.chunk, entries.microbatch)
+    first = np.unique(code, return_index=True)[1]
+    return np.where(entries.inferred, first[code], np.arange(len(code)))
 
 
 def host_work(entries: Entries, waits: Spans) -> Worked:

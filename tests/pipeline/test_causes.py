@@ -174,7 +174,33 @@ def test_stages_without_their_first_are_no_schedule_of_fewer(rule: str) -> None:
     ring = [*some[:2], replace(some[2], peers=(2, 0))]
     assert (analyse(ring) is None) == (rule == RULE)  # rank 0 may close a ring
     broken = [replace(some[0], previous=-1, peers=(2,)), replace(some[2], peers=(2,))]
-    assert (analyse(broken) is None) == (rule == RULE)
+    found = analyse(broken)  # rank 1 receives nothing before its first forward, so rank 2 closes no ring
+    assert found is not None
+    assert (found.schedule, found.nearest) == ("unknown", "not compared, as ranks of it were not recorded")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "lacks"), [((0, 1, 2, 3), False), ((1, 2, 3), True), ((0, 1, 2), True), ((1, 2), True)]
+)
+def test_messages_without_peers_tell_that_an_end_was_not_recorded(recorded: tuple[int, ...], lacks: bool) -> None:
+    """An end of a pipeline exchanges messages with one side alone. Ranks 1 to 3 run the orders of three stages."""
+    named = comm_ops([Op(CommKind.UNKNOWN, "ncclRecv")])
+    some = [
+        replace(
+            run,
+            peers=(-1,) * (2 - (run.rank in (0, 3))),
+            previous=-1,
+            exchanges=named,
+            ordinal=np.full(1, -1),
+            ranges=replace(run.ranges, rules=(RULE,), stage=np.full(len(run.ranges.stage), -1)),
+        )
+        for run in runs("1F1B", 4, 8, 1, 100 * MS)
+        if run.rank in recorded
+    ]
+    found = analyse(some)
+    assert found is not None
+    assert (found.schedule == "unknown") == lacks
+    assert any("at an end of the pipeline were not recorded" in text for text in found.warnings) == lacks
 
 
 def test_chains_whose_last_ranks_exchange_messages_are_one_pipeline() -> None:

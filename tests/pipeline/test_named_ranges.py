@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from graphlink.linking.communication import communication
 from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
+from graphlink.model import Comm
+from graphlink.pipeline.autograd import partners, peer_ops
 from graphlink.pipeline.named_ranges import Entries, named_entries
 from graphlink.pipeline.records import Pass
-from tests.build import Host, build_trace
+from graphlink.pipeline.work import device_work
+from tests.build import Call, Device, Host, build_trace
 
 
 def found(*rows: Host) -> tuple[Entries | None, tuple[str, ...]]:
@@ -62,6 +66,36 @@ def test_passes_outside_of_pairs_have_as_many_parts_as_inside() -> None:
     forward, backward = ("attn(F)", "mlp(F)"), ("mlp(B)", "attn(B)")
     names = (*2 * forward, *forward, *backward, *2 * backward)
     rows = [Host(name, 100 * k, 100 * k + 90, annotation=True) for k, name in enumerate(names, 1)]
-    entries, _ = found(Host("1F1B", 490, 895, annotation=True), *rows)
+    pair = Host("1F1B", 490, 895, annotation=True)
+    entries, _ = found(pair, *rows)
     assert entries is not None
     assert entries.microbatch.tolist() == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]
+    calls = [Call("cudaLaunchKernel", 100 * k + 20, 100 * k + 25, k) for k in range(1, len(names) + 1)]
+    kernels = [Device("gemm", 2000 + 100 * k, 2050 + 100 * k, correlation=k) for k in range(1, len(names) + 1)]
+    for some, passes in (([pair, *rows], 6), (rows, 12)):  # without a pair nothing tells which parts are of one pass
+        trace = build_trace(some, calls, kernels)
+        linked = link(trace, None, match_hosts(trace, None))
+        entries, _ = named_entries(linked)
+        assert entries is not None
+        worked = device_work(linked, communication(linked), entries)
+        assert worked.ranges.device_ops.tolist() == [12 // passes] * passes
+        assert worked.ranges.busy_ns.tolist() == [50_000 * (12 // passes)] * passes
+        assert not worked.left_out
+
+
+def test_a_message_that_nested_rows_record_counts_once_also_where_neither_names_its_peer() -> None:
+    """PyTorch 2.4 records no peer. A rank exchanges as many messages with each side as it has passes."""
+    send = Comm("send", "Float", 4, 4, group_size=4)
+    passes = [Host("forward", 10, 20, annotation=True), Host("backward", 30, 40, annotation=True)]
+    for count, sides in ((2, (-1,)), (4, (-1, -1)), (3, (-1, -1, -1))):
+        rows = [
+            Host(name, 100 * k + at, 100 * k + 90 - at, comm=send)
+            for k in range(1, count + 1)
+            for at, name in enumerate(("c10d::send", "record_param_comms"))
+        ]
+        trace = build_trace([*passes, *rows])
+        linked = link(trace, None, match_hosts(trace, None))
+        entries, _ = named_entries(linked)
+        assert entries is not None
+        assert len(peer_ops(linked).peer) == count
+        assert partners(linked, entries) == sides

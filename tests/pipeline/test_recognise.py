@@ -61,6 +61,14 @@ def test_every_schedule_is_recognised_with_all_that_a_recording_may_lack(schedul
         (step,) = found.steps
         if "microbatch" not in names:
             assert [actions(order) for order in step.orders] == [actions(order) for order in orders(schedule, p, m, v)]
+    if (p > 1 or v == 1) and (schedule, m) != ("ZB-V", 1):  # which runs the phases of two microbatches of GPipe
+        order = [
+            replace(rank, chunk=0 * rank.chunk, rules=("inferred:order generic",))
+            for rank in without(whole, "stage", "microbatch")
+        ]
+        assert seen(recognise(order)) == (expected(schedule, p, m, v), p, m, v)
+        named = [replace(rank, rules=("generic",)) for rank in order]
+        assert (recognise(named).schedule == "unknown") == (v > 1)
 
 
 def test_all_names_of_the_contract_occur() -> None:
