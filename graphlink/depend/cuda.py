@@ -55,7 +55,7 @@ class CudaWaits:
     """The waits that were found, and which of them are certain.
 
     ``told_call[c]``: rows say what call c waited for (perhaps nothing). ``told_op[k]``: the same for what device op k
-    waited for. ``unplaced``: correlations of waits for a record whose stream nothing tells.
+    waited for. ``unplaced``: correlations of waits of a stream, or for a record of one, that nothing tells.
     """
 
     waits: Waits
@@ -122,7 +122,7 @@ class _Walk:
         self.from_host = containing(trace.strings, "HtoD")
         self.tail: dict[int, int] = {}
         self.pending: dict[int, Sources] = {}
-        self.unplaced: list[int] = []  # correlations of waits for a record whose stream cannot be told
+        self.unplaced: list[int] = []  # correlations of waits of a stream, or for a record of one, that cannot be told
         self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name
         self.snapshot: dict[int, list[Sources]] = {}  # one for each stream that the record may have been made on
         self.found: list[tuple[int, int, int, int]] = []
@@ -351,8 +351,9 @@ class _Walk:
         return {event: devices[0] for event, devices in possible.items() if len(devices) == 1}
 
     def _wait(self, row: int) -> None:
-        syncs = self.trace.syncs
+        syncs, correlation = self.trace.syncs, int(self.trace.syncs.correlation[row])
         if not syncs.stream_known[row]:
+            self.unplaced.append(correlation)
             return
         key = self.index[int(syncs.device[row]), int(syncs.stream[row])]
         call = int(self.call_of_row[row])
@@ -361,7 +362,7 @@ class _Walk:
         if sources is None:
             self.unresolved.add(key)
             nameless = syncs.record_known[row] and not syncs.record_stream_known[row]
-            self.unplaced += [int(syncs.correlation[row])] if nameless else []
+            self.unplaced += [correlation] if nameless else []
             return
         self._merge(self.pending.setdefault(key, {}), sources, but=key)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from graphlink.linking.launch import node_pairs
 from graphlink.model import EMPTY, I64, NOWHERE, Bool, Trace, Waits
 from graphlink.tables import (
     begins,
     codes,
     counted_from,
     in_order,
-    lookup,
     marked,
     nowhere,
     numbered_rows,
@@ -59,7 +59,7 @@ def replays(trace: Trace) -> Replays:
     """Apply the recorded dependencies of CUDA graphs to each of their replays. O(n log n) in rows and dependencies."""
     device = trace.device
     stream = numbered_rows(device.device, device.stream)[1]
-    number, source, target = _recorded(trace)
+    number, source, target = node_pairs(trace)
     if (number == NOWHERE).all():
         none, no_row = EMPTY, np.zeros(len(stream), np.bool_)
         return Replays(number, stream, stream, no_row, no_row, none, none, none, none)
@@ -104,28 +104,6 @@ def _in_order(number: I64, launched: I64, stream: I64, source: I64, target: I64)
     leaving = told & ~marked(len(row), linked[linked != NOWHERE]) & (by_stream | ~marked(len(row), source))
     before, after = _around(block, home, queue, first, entering, apart & leaving)
     return Replays(number, home, queue, entering, leaving, source, target, before, after)
-
-
-def _recorded(trace: Trace) -> tuple[I64, I64, I64]:
-    """Return (replay of each device row, source, target): rows of the dependencies of each replay."""
-    device, deps = trace.device, trace.graph_deps
-    none = EMPTY
-    if deps is None:
-        return np.full(len(device.graph), NOWHERE), none, none
-    graph = np.concatenate([device.graph, deps.graph, deps.graph])
-    node = codes(graph, np.concatenate([device.graph_node, deps.node, deps.before]))
-    node, after, before = np.split(node, [len(device.graph), len(device.graph) + len(deps.node)])
-    replay = np.where((device.graph > 0) & (device.correlation > 0), codes(device.correlation, device.graph), NOWHERE)
-    rows = in_order(np.flatnonzero(replay != NOWHERE), replay, node)
-    twice = np.unique(replay[rows[~begins(replay[rows], node[rows])]])  # a body that ran again: which run is not told
-    told = np.isin(node, after) & (replay != NOWHERE) & ~np.isin(replay, twice)
-    by_node = np.argsort(after, kind="stable")
-    low, high = (np.searchsorted(after[by_node], node[told], side=side) for side in ("left", "right"))
-    target, dep = np.repeat(np.flatnonzero(told), high - low), by_node[counted_from(low, high - low)]
-    key = codes(np.append(replay[rows], replay[target]), np.append(node[rows], before[dep])) + 1
-    at = lookup(key[: len(rows)], key[len(rows) :])
-    there = (deps.before[dep] != NOWHERE) & (at != NOWHERE)
-    return np.where(told, replay, NOWHERE), rows[at[there]], target[there]
 
 
 def _chained(source: I64, target: I64, stream: I64) -> I64:

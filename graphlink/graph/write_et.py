@@ -230,7 +230,7 @@ def _int_columns(graph: Graph, part: slice) -> list[attr.IntColumn]:
         ("device", graph.device[part], ~host),
         ("stream", graph.stream[part], ~host),
         ("correlation", correlation, device_op),
-        ("device_clock_ns", clock_ns, clock_ns != 0),
+        ("device_clock_ns", clock_ns, device_op & (clock_ns != 0)),
         ("start_delay_ns", graph.start_delay_ns[part], ~host),
         ("launch_latency_ns", graph.launch_latency_ns[part], ~host),
         ("overlap_ns", graph.overlap_ns[part], ~host),

@@ -37,7 +37,7 @@ from graphlink.linking.clock_evidence import (
     slope,
     waits_of,
 )
-from graphlink.linking.launch import joined, rounding_ns
+from graphlink.linking.launch import joined, node_pairs, rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, DeviceKind, SyncKind, Trace
 from graphlink.records import counted
 from graphlink.spans import Neighbours
@@ -85,7 +85,7 @@ def on_host_clock(trace: Trace) -> Trace:
         msgspec.structs.replace(clock, offset_ns=(int(ns.min()), int(ns.max())))
         for clock, ns in zip(found.devices, extents.values(), strict=True)
     )
-    trace, order = _moved(near, found.offset_ns)
+    trace, order = _moved(near, found.offset_ns, _between(near, found.offset_ns))
     clocked, counters = take(DeviceClocks(offset_ns, devices), order), trace.counters
     if counters is not None:  # as the row before each
         own_ns = trace.device.start_ns + clocked.offset_ns
@@ -125,9 +125,20 @@ def _launched(trace: Trace) -> I32:
     return np.where(trace.device.kind == DeviceKind.HOST, NOWHERE, joined(trace)).astype(np.int32)
 
 
-def _moved(trace: Trace, by_ns: I64) -> tuple[Trace, I64]:
+def _between(trace: Trace, by_ns: I64) -> I64:
+    """Return by how much earlier each node of a CUDA graph that calls the host was than recorded: it is on the host's
+    clock, and as device rows are earlier ``by_ns`` no earlier than what it waited for, no later than what waited for
+    it. That is exact, how far clocks are apart is not.
+    """
+    device, (_, source, target) = trace.device, node_pairs(trace)
+    after_ns = largest(len(by_ns), target, (device.end_ns - by_ns)[source], _NEVER)
+    until_ns = least(len(by_ns), source, (device.start_ns - by_ns)[target], _EVER)
+    return np.asarray(np.clip(0, device.end_ns - until_ns, device.start_ns - after_ns))
+
+
+def _moved(trace: Trace, by_ns: I64, on_host_ns: I64 | int = 0) -> tuple[Trace, I64]:
     """Return (the trace with each device row earlier by so much, the order in which its rows then are)."""
-    device, by_ns = trace.device, np.where(trace.device.kind == DeviceKind.HOST, 0, by_ns)
+    device, by_ns = trace.device, np.where(trace.device.kind == DeviceKind.HOST, on_host_ns, by_ns)
     moved = replace(device, start_ns=device.start_ns - by_ns, end_ns=device.end_ns - by_ns)
     order = np.lexsort((moved.end_ns, moved.start_ns))
     return replace(trace, device=take(moved, order)), order

@@ -16,11 +16,11 @@ import numpy as np
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.nest import innermost, last_started, nest, with_late_ends, without_outlasting
 from graphlink.linking.provenance import asynchronous_form
-from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Linked, Trace
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Linked, Trace
 from graphlink.patterns import COPY, LAUNCH, fits
 from graphlink.records import counted, ms
 from graphlink.spans import Axis
-from graphlink.tables import MOST, how_many, lookup, nowhere, take
+from graphlink.tables import MOST, begins, codes, counted_from, how_many, in_order, lookup, nowhere, take
 
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
@@ -249,3 +249,25 @@ def _launches(trace: Trace, slack_ns: int) -> tuple[I32, dict[str, int]]:
         }
     )
     return call, {reason: n for reason, n in orphans.items() if n}
+
+
+def node_pairs(trace: Trace) -> tuple[I64, I64, I64]:
+    """Return (replay of each device row, source, target): rows of the recorded dependencies of each replay of a CUDA
+    graph."""
+    device, deps = trace.device, trace.graph_deps
+    if deps is None:
+        return np.full(len(device.graph), NOWHERE), EMPTY, EMPTY
+    graph = np.concatenate([device.graph, deps.graph, deps.graph])
+    node = codes(graph, np.concatenate([device.graph_node, deps.node, deps.before]))
+    node, after, before = np.split(node, [len(device.graph), len(device.graph) + len(deps.node)])
+    replay = np.where((device.graph > 0) & (device.correlation > 0), codes(device.correlation, device.graph), NOWHERE)
+    rows = in_order(np.flatnonzero(replay != NOWHERE), replay, node)
+    twice = np.unique(replay[rows[~begins(replay[rows], node[rows])]])  # a body that ran again: which run is not told
+    told = np.isin(node, after) & (replay != NOWHERE) & ~np.isin(replay, twice)
+    by_node = np.argsort(after, kind="stable")
+    low, high = (np.searchsorted(after[by_node], node[told], side=side) for side in ("left", "right"))
+    target, dep = np.repeat(np.flatnonzero(told), high - low), by_node[counted_from(low, high - low)]
+    key = codes(np.append(replay[rows], replay[target]), np.append(node[rows], before[dep])) + 1
+    at = lookup(key[: len(rows)], key[len(rows) :])
+    there = (deps.before[dep] != NOWHERE) & (at != NOWHERE)
+    return np.where(told, replay, NOWHERE), rows[at[there]], target[there]

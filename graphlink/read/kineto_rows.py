@@ -238,9 +238,9 @@ def lanes_of(rows: list[Event], stream: I64, strings: Strings) -> I32:
     out = np.zeros(len(rows), np.int32)
     for k, (row, ran) in enumerate(zip(rows, stream.tolist(), strict=True)):
         args = row.args or NO_ARGS
-        lane = args.annotated_stream if args.stream in (None, ran) else args.stream
-        if args.graph and lane not in (None, ran):
-            out[k] = strings[str(args.label or f"lane {lane}")]
+        shown = [lane for lane in (args.stream, args.annotated_stream) if lane not in (None, ran, str(ran))]
+        if args.graph and shown:
+            out[k] = strings[str(args.label or f"lane {shown[0]}")]
     return out
 
 

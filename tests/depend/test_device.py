@@ -189,6 +189,13 @@ def test_with_rows_a_late_start_is_explained_only_behind_a_wait_call_that_has_no
     assert edges(unseen, EdgeKind.EVENT) == {(op(unseen, 10), op(unseen, 100))}
 
 
+def test_a_row_without_the_stream_that_waits_hides_nothing_that_its_call_alone_would_explain() -> None:
+    ops = (Device("first", 5, 6, 1, stream=11), Device("a", 10, 99, 2, stream=9), Device("b", 100, 110, 3))
+    rows = (Sync(SyncKind.STREAM_WAIT, 3.2, 3.4, 8, record=5),)
+    graph = graph_of(launches(*ops, calls=(Call("cudaStreamWaitEvent", 3.2, 3.4, 8),), syncs=rows))
+    assert (op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)
+
+
 def test_work_launched_behind_a_finished_wait_comes_after_what_was_awaited() -> None:
     """The call blocks nothing, but the op is cut behind it: the sync edge to the next operator would let the launch run
     ahead.

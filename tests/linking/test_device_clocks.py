@@ -17,7 +17,7 @@ from graphlink.linking.clock_evidence import CHANGE_US, cheapest, slope
 from graphlink.linking.clocks import on_host_clock
 from graphlink.linking.launch import joined, link
 from graphlink.linking.match import match_hosts
-from graphlink.model import NOWHERE, DeviceClock, DeviceKind, SyncKind, Trace
+from graphlink.model import NOWHERE, DeviceClock, DeviceKind, GraphDeps, SyncKind, Trace
 from tests.build import Call, Device, Sync, build_trace
 
 LAG = 1.0  # us from the end of a launch call to its kernel, which is what an idle stream of CUDA takes
@@ -289,6 +289,26 @@ def test_no_path_through_the_levels_is_cheaper(costs: list[list[float]]) -> None
     assert price(costs, cheapest(np.array(costs), np.full(len(costs), CHANGE_US)).tolist()) == pytest.approx(
         cheapest_of_all(costs)
     )
+
+
+@pytest.mark.parametrize(("ahead", "since"), [(20, 216), (0, 216), (0, 214), (0, 218), (-3000, 216)])
+def test_a_node_that_calls_the_host_is_between_those_that_it_waited_for_and_that_waited_for_it(
+    ahead: float, since: float
+) -> None:
+    """At 216 us, on the host's clock, which is known to a few us alone."""
+    calls, ops = launches(10, ahead)
+    nodes = [("before", 206, 215), ("HostNode", since - ahead, since + 30 - ahead), ("after", 247, 250)]
+    kinds = (DeviceKind.KERNEL, DeviceKind.HOST, DeviceKind.KERNEL)
+    ops += [
+        Device(name, begin + ahead, end + ahead, 11, kind=kind, graph=2, graph_node=k)
+        for k, ((name, begin, end), kind) in enumerate(zip(nodes, kinds, strict=True))
+    ]
+    trace = build_trace(calls=[*calls, Call("cudaGraphLaunch", 200, 203, 11)], device=ops)
+    deps = GraphDeps(*np.array([(2, 0, NOWHERE), (2, 1, 0), (2, 2, 1)], np.int64).T)
+    moved = on_host_clock(replace(trace, graph_deps=deps)).device
+    assert moved.start_ns[-2] == 1000 * min(max(since, 215), 217)
+    assert moved.end_ns[-2] - moved.start_ns[-2] == 30_000
+    assert moved.end_ns[-3] <= moved.start_ns[-2] and moved.end_ns[-2] <= moved.start_ns[-1]
 
 
 def test_a_recording_without_device_rows_stays_as_it_is() -> None:

@@ -69,9 +69,10 @@ def test_a_lane_is_no_stream(read):
         on_gpu("kernel", "k", 4, 2, stream=8, correlation=2),
         on_gpu("kernel", "k", 7, 2, stream=3, correlation=1, **_node(2, 2)) | {"tid": 7},
         on_gpu("kernel", "k", 10, 2, stream=9, correlation=1, **_node(2, 3)) | {"tid": "lane"},
+        on_gpu("kernel", "k", 13, 2, stream="9", correlation=1, **_node(2, 4)) | {"tid": 9},
     )
-    assert trace.device.stream.tolist() == [7, 8, 7, 9]
-    assert names(trace, trace.device.lane) == ["lane 100001", "", "lane 3", ""]
+    assert trace.device.stream.tolist() == [7, 8, 7, 9, 9]
+    assert names(trace, trace.device.lane) == ["lane 100001", "", "lane 3", "", ""]
 
 
 def test_a_lane_is_called_by_its_annotation_or_as_its_line_is(read):
