@@ -263,9 +263,9 @@ _ALL: Final = (
          "the other nodes lack what only it has, and communication among them may stay "
          "unknown", "the same steps in both: " + _OBSERVER,
          by_capture=True),
-    Kind("et-raised", "note", "the execution trace lacks {raised} of {rows} host rows, each alone or one in another: an "
-                              "exception ended these ops, or they ended after it did, and PyTorch writes no node of "
-                              "such",
+    Kind("et-raised", "note", "the execution trace lacks {raised} of {rows} host rows, each alone or one in another: "
+                              "an exception ended these ops, or they ended after it did, and PyTorch writes no node "
+                              "of such",
          "these nodes lack what only it has", "nothing: activation checkpointing ends ops like this"),
     Kind("et-beyond-window", "note", "{beyond} of {nodes} nodes of the execution trace are not in the Kineto "
                                      "trace", "they are in no graph",
