@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from graphlink import output_names
+from graphlink.advice.edits import line_for
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import COPIES, LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs, ranks_of
@@ -211,7 +212,8 @@ def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
     evidence, todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in texts)
     options = advice.command if advice.command and len(advice.command) <= _LINE else f"--advice {number}"
     command = f"{shlex.join(prefix)} {options}" if advice.gain_ns is not None else ""
-    return replace(advice, evidence=evidence, todo=todo, why_not=why_not, command=command)
+    code = line_for(todo)
+    return replace(advice, evidence=evidence, todo=todo, code=code, why_not=why_not, command=command)
 
 
 def in_order(
@@ -238,22 +240,24 @@ def in_order(
     messages = most(lambda one: one.advice.kind in _OF_MESSAGES)
 
     def place(candidate: Candidate) -> tuple[int, float, bool]:
-        one, gain = candidate.advice, candidate.advice.share_pct
-        if one.kind == "pipeline_bubble" and stages_pct > messages >= LEAST_PCT:
-            return 0, -messages, False
-        if one.most_pct is None:
-            return _WITHOUT_GAIN.get(one.kind, 3), 0.0, False
-        if candidate.cause == OUTSIDE and gain >= 1:
-            return -1, -gain, False
-        if gain >= _MUCH_PCT and (one.kind == "python_pause" or candidate.cause.startswith(ASIDE)):
-            # it can go whole, and no op takes half of its time for the asking; some steps have all of it
-            return 0, -gain * candidate.seldom - heaviest, False
+        one, gain, least = candidate.advice, candidate.advice.share_pct, candidate.advice.most_pct or 0
         supposing = candidate.cause == LAUNCHES or (one.kind == "blocking_sync" and gain > bare_pct)
         ahead = max(heaviest, main * (one.kind not in about)) if supposing else late * (one.kind == "heaviest_work")
         behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
-        own = -min(gain, ahead) if behind else -gain
-        counts = 4 if one.most_pct < LEAST_PCT else 0 if gain >= LEAST_PCT else 3
-        return counts, own, behind or one.kind in _OF_MESSAGES
+        whole = one.kind == "python_pause" or candidate.cause.startswith(ASIDE)
+        places = (
+            (one.kind == "pipeline_bubble" and stages_pct > messages >= LEAST_PCT, (0, -messages, False)),
+            (one.most_pct is None, (_WITHOUT_GAIN.get(one.kind, 3), 0.0, False)),
+            (candidate.cause == OUTSIDE and gain >= 1, (-1, -gain, False)),
+            # it can go whole, and no op takes half of its time for the asking; some steps have all of it
+            (whole and gain >= _MUCH_PCT, (0, -gain * candidate.seldom - heaviest, False)),
+            (least < LEAST_PCT, (4, -gain, False)),
+            (
+                True,
+                (3 * (gain < LEAST_PCT), -min(gain, ahead) if behind else -gain, behind or one.kind in _OF_MESSAGES),
+            ),
+        )
+        return next(key for holds, key in places if holds)
 
     much = any(-place(one)[1] >= ENOUGH_PCT for one in advice)
     ahead = ("once",) if most_once else () if much else _MAIN

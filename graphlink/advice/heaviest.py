@@ -9,12 +9,11 @@ from typing import Final
 from msgspec import UNSET
 
 from graphlink.advice.on_host import PART, first_launches, launch_ns_of
-from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled, where_called, whose_work
+from graphlink.advice.outputs import NVIDIA, Candidate, Outputs, ranks_of, scaled, where_called, whose_work
 from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
 from graphlink.graph.families import PYTHON
 from graphlink.model import NOWHERE, Bool
-from graphlink.operations.records import Operation
 from graphlink.patterns import AUTOGRAD_ENGINE, LAYOUT, LOADER, OPERATOR, escaped
 from graphlink.records import counted, in_function, ms, shortened
 from graphlink.replay.loader import loaders_of
@@ -25,6 +24,7 @@ from graphlink.tables import how_many
 
 _SORTS: Final = {"host": Work.HOST, "compute": Work.KERNEL}
 _SEVERAL: Final = 4  # launches of one call
+_WHERE: Final = "; graphlink ops DIR shows what calls it[lines]"
 _LOOK: Final = (
     "record Python's stacks (stacks=True in graphlink.capture): this time is in no op, but in Python, in compiled "
     "code, or in a thread that was not recorded, as that of the backward pass may be"
@@ -33,28 +33,42 @@ _HOOKS: Final = (
     "fewer or shorter hooks of gradients (register_hook, register_post_accumulate_grad_hook), which autograd calls "
     "there, one thread of Python at a time"
 )
-_ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader"
+_ON_GPU: Final = "run it on the GPU (its module and its inputs there), or in a worker of the DataLoader" + _WHERE
+_VIEWS: Final = (
+    "it computes nothing, but makes tensors or views: call it less often (keep what it gives), or torch.compile of "
+    "[code], which leaves it out" + _WHERE
+)
 _LAUNCHES: Final = (
     "call it less often, on larger tensors: one op on stacked ones, or torch._foreach_ ops, in place of a loop; or "
-    "torch.compile of [code]"
+    "torch.compile of [code]" + _WHERE
 )
 _LAUNCHES_MANY: Final = (
-    "let one launch do what it launches: torch.compile(mode='reduce-overhead') of [code], or torch.cuda.graph"
+    "let one launch do what it launches: torch.compile(mode='reduce-overhead') of [code], or torch.cuda.graph" + _WHERE
 )
 _ON_CPU: Final = (
-    "call it less often, on larger tensors; more cores (torch.set_num_threads), bf16, a GPU; or torch.compile of [code]"
+    "call it less often, on larger tensors; more cores (torch.set_num_threads), bf16, a GPU; or torch.compile of "
+    "[code]" + _WHERE
 )
-_FEWER_CALLS: Final = "make fewer of these calls: CUDA graphs, fewer and larger ops"
+_FEWER_CALLS: Final = "make fewer of these calls: CUDA graphs, fewer and larger ops" + _WHERE
 _FUSE: Final = (
     "torch.compile of [code]: where a kernel reads and writes much and computes little, as normalisations and sums do, "
-    "it is fused with those beside it"
+    "it is fused with those beside it" + _WHERE
+)
+_ATTEND: Final = (
+    "cuDNN's attention or FlashAttention-3 from Hopper on; less to attend to in [code] (a window, causal masks, "
+    "shorter or packed sequences)" + _WHERE
 )
 _MULTIPLIES: Final = (
     "it multiplies on tensor cores already, so what is left is less to multiply in [code]: fp8 where the GPU has it, "
-    "larger products (one of a batch in place of a loop), sizes that are multiples of 64"
+    "larger products (one of a batch in place of a loop), sizes that are multiples of 64" + _WHERE
 )
+_UNKNOWN: Final = "fewer calls of it, or smaller inputs, in [code]: its name does not tell what it does" + _WHERE
 _LINES: Final = ", and with stacks=True in graphlink.capture in which lines"
-_UNKNOWN: Final = "fewer calls of it, or smaller inputs, in [code]: its name does not tell what it does"
+_FLASH_2: Final = re.compile(r"flash::flash_(?:fwd|bwd)|fmha_cutlass|pytorch_flash::")  # before those for Hopper
+_MAKES: Final = re.compile(  # ops that only make tensors or views of them
+    r"aten::_?(?:empty\w*|resize_|as_strided_?|view\w*|reshape\w*|alias|detach_?|t|transpose_?|permute|expand\w*|slice|"
+    r"select|narrow|squeeze_?|unsqueeze_?|unbind|split\w*|chunk|unsafe_view|set_|lift\w*)"
+)
 
 
 def heaviest(run: Outputs) -> Iterator[Candidate]:
@@ -76,7 +90,9 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
             continue  # of the loader, which has advice of its own
         launching = bool(launches(run.work)[mine].any())
-        on_cpu = share == "host" and name.startswith("aten::") and not launching
+        whose = None if name == PYTHON else whose_work(run, mine)
+        makes = _MAKES.fullmatch(name) is not None
+        on_cpu = share == "host" and name.startswith("aten::") and not launching and not makes
         on_cpu = on_cpu and bool((run.work.work == Work.KERNEL).any())
         own = share == "host" and not (name == PYTHON or RUNTIME_CALL.fullmatch(name))
         in_range = own and not (OPERATOR.fullmatch(name) and (name.startswith("aten::") or launching))
@@ -84,7 +100,9 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         odd_ns = more_than_in_quick_steps(run, mine) if share == "host" and name != PYTHON else 0
         odd = 2 * odd_ns > int(run.work.cost_ns[mine].sum())
         in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
-        whose = None if name == PYTHON else whose_work(run, mine)
+        told = ((name == PYTHON, LESS_PYTHON), (odd, SHARED), (in_engine, _HOOKS), (in_range, _LOOK), (makes, _VIEWS))
+        todo = next(words for holds, words in (*told, *_by_what_it_does(run, mine, name, share)) if holds)
+        line = in_function(whose.stack[-1]) if whose and whose.stack else ""
         yield Candidate(
             Advice(
                 kind="heaviest_work",
@@ -94,15 +112,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
                 + ", outside of the ops in it" * (in_range or in_engine)
                 + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd
                 + where_called(whose, name),
-                todo=LESS_PYTHON
-                if name == PYTHON
-                else SHARED
-                if odd
-                else _HOOKS
-                if in_engine
-                else _LOOK
-                if in_range
-                else _quicker(run, mine, name, share, whose),
+                todo=todo.replace("[code]", line or "the code that calls it").replace("[lines]", _LINES * (not line)),
                 supposed="if it took half of its time",
             ),
             scaled((_SORTS[share], pattern, 0.5)),
@@ -119,11 +129,9 @@ def _count(work: Workload, nodes: Bool) -> int:
     return how_many(nodes & ~work.is_part)
 
 
-def _quicker(run: Outputs, nodes: Bool, name: str, share: str, whose: Operation | None) -> str:
-    """Return what makes an op or kernel take less time, by what it does, and how to find the code."""
-    with_gpu = bool((run.work.work == Work.KERNEL).any())
+def _by_what_it_does(run: Outputs, nodes: Bool, name: str, share: str) -> tuple[tuple[bool, str], ...]:
+    """Return what makes an op or kernel take less time, each with whether it does, by what the op or kernel does."""
     per_call = int(launches(run.work)[nodes].sum()) / max(_count(run.work, nodes), 1)
-    line = in_function(whose.stack[-1]) if whose and whose.stack else ""
     uses = {
         kernel.tensor_cores
         for file in run.operations.values()
@@ -131,15 +139,14 @@ def _quicker(run: Outputs, nodes: Bool, name: str, share: str, whose: Operation 
         for kernel in operation.kernels
         if kernel.whole_name == name
     }
-    sorts = (
+    return (
+        (share == "compute" and _FLASH_2.search(name) is not None and run.tools is NVIDIA, _ATTEND),
         (share == "compute" and "used" in uses, _MULTIPLIES),
         (share == "compute" and "not_used" in uses, _FUSE),
         (share == "compute", _UNKNOWN),
         (RUNTIME_CALL.fullmatch(name) is not None, _FEWER_CALLS),
-        (not with_gpu, _ON_CPU),
+        (not (run.work.work == Work.KERNEL).any(), _ON_CPU),
         (not per_call, _ON_GPU),
         (per_call >= _SEVERAL, _LAUNCHES_MANY),
         (True, _LAUNCHES),
     )
-    helps = next(words for holds, words in sorts if holds).replace("[code]", line or "the code that calls it")
-    return f"{helps}; graphlink ops DIR shows what calls it" + _LINES * (not line)

@@ -67,7 +67,11 @@ _SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
 _MOST: Final = 0.9  # of the time of such kernels, in copies; of that of copies, in kinds that are worth a change
 MOST_KERNELS: Final = 12  # names in a pattern
-HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores")  # whose gain is that of half of the time
+HALVED: Final[tuple[Kind, ...]] = (
+    "heaviest_work",
+    "tensor_cores",
+    "small_kernels",
+)  # whose gain is that of half of the time
 _MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
@@ -173,7 +177,7 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
             "elementwise ops that run as kernels of their own",
             "each reads and writes all of its data",
             "torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
-            "if these kernels took no time; fusing them saves a part of that, and their launches too",
+            "if these kernels took half of their time, as two that are joined read and write once; launches are kept",
         ),
     )
     for kind, pattern, what, why, todo, supposed in kinds:
@@ -185,7 +189,7 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
             evidence += where_called(whose_work(run, nodes))
             yield Candidate(
                 Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
-                scaled((Work.KERNEL, pattern.pattern, 0)),
+                scaled((Work.KERNEL, pattern.pattern, 0.5 if kind in HALVED else 0)),
                 "pointwise" if kind == "small_kernels" else "",
             )
 

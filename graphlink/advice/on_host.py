@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ _ADAM: Final = re.compile(r"^Optimizer\.step#AdamW?\.step")  # SparseAdam and ot
 _SEVERAL: Final = 4  # sorts of ops in it; a fused one has one or two
 _FUSED: Final = 0.25  # of the time of Adam on the CPU, for 16 to 262,144 numbers a tensor (docs/advice.md)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+_CAN_FUSE: Final = re.compile(r"^Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step$")
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
 _READ: Final = re.compile(r"DtoH|[Dd]evice -> (?:Pageable|Pinned|Host)")
 MOST_WORKERS: Final = 16  # that are advised
@@ -170,6 +172,8 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
     of_node, paths = run.selection.paths
     ops = {names[-1] for names in paths if len(names) > 1 and _ADAM.search(names[-2])}
     several = len(ops) >= _SEVERAL and not any("_fused_" in name for name in ops)
+    named = {match[1] for names in paths for name in names[-1:] if (match := _CAN_FUSE.match(name))}
+    whose = " and ".join(sorted(named)) or "the optimizer"
     fused = TimeChange(path=UserPattern(rf"(?:^|/){_ADAM.pattern[1:]}", "advice"), scale=_FUSED)
     quarter = "took a quarter of their time, as those of fused Adam do at most"
     if launches(run.work).any():
@@ -181,7 +185,7 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
                 what="the optimizer launches many kernels",
                 evidence=f"{ms(ns_of(run, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops; its "
                 f"kernels take {ms(kernels_ns)} ms",
-                todo="fused=True of the optimizer, or foreach=True: one kernel for many tensors",
+                todo=f"fused=True of {whose}, or foreach=True: one kernel for many tensors",
                 supposed="if each of its steps were one launch, and its kernels "
                 + (quarter if several else "ran one behind the other"),
             ),
@@ -201,7 +205,7 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
                 what="the optimizer updates each tensor by several ops",
                 evidence=f"{ms(int(run.work.cost_ns[within].sum()))} ms in "
                 f"{counted(how_many(within & ~run.work.is_part), 'op')} inside of it, of {len(ops)} names",
-                todo="fused=True of the optimizer: one op for all tensors, on the CPU, too",
+                todo=f"fused=True of {whose}: one op for all tensors, on the CPU, too",
                 supposed="if it took a quarter of its time, as fused Adam does on the CPU",
             ),
             Changes((fused,)),
@@ -267,70 +271,88 @@ def _freeing(run: Outputs, allocating: Iterable[str]) -> set[str]:
     return {name for wait in for_all if inside[wait.part] for name in waiting_ops(wait)}
 
 
+@dataclass(slots=True)
+class _Waited:
+    """The waits of an op: ``ns`` in all, of them ``on_device`` and ``receives`` for a device and for messages, by rank
+    that sent these, and by the name of what was awaited; the time of copies that were, and the time waited for them.
+    """
+
+    ns: int = 0
+    count: int = 0
+    on_device: bool = False
+    receives: int = 0
+    copied_ns: int = 0
+    for_copies_ns: int = 0
+    calls: set[str] = field(default_factory=set)
+    senders: Counter[int] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def receiving(self) -> bool:
+        return 2 * self.receives > self.count
+
+
+def _waits_of(work: Workload) -> dict[str, _Waited]:
+    """Return the waits of each op, of that which waited longest first. Linear in waits."""
+    out: dict[str, _Waited] = defaultdict(_Waited)
+    blocked, device, sender, waits = blocked_ns(work), work.column("device"), work.column("comm_src"), sync_waits(work)
+    received = work.per_file(lambda file: file.type) == NodeType.COMM_RECV
+    for wait, last in zip(waits, awaited(work, waits), strict=True):
+        ns = int(blocked[wait.targets[0]])
+        for op in waiting_ops(wait)[:1]:
+            own = out[op]
+            own.ns, own.count = own.ns + ns, own.count + 1
+            own.on_device |= bool((device[list(wait.sources)] >= 0).any())
+            own.calls |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
+            own.causes[work.name(last)] += max(ns, 1)
+            if work.work[last] == Work.COPY:
+                own.copied_ns, own.for_copies_ns = own.copied_ns + int(work.cost_ns[last]), own.for_copies_ns + ns
+            if received[last]:
+                own.receives += 1
+                own.senders[int(sender[last])] += ns
+    return dict(sorted(out.items(), key=lambda item: -item[1].ns))
+
+
 def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
     ranks.
     """
-    waited, count, on_device, receives = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    senders: dict[str, Counter[int]] = defaultdict(Counter)
-    calls: dict[str, set[str]] = defaultdict(set)
-    causes: dict[str, Counter[str]] = defaultdict(Counter)
-    copied, for_copies = Counter[str](), Counter[str]()  # what copies take that ops wait for, and how long these wait
     copies_ns = int(run.work.cost_ns[run.work.work == Work.COPY].sum())
     launch_ns = launch_ns_of(run.work, launches(run.work), QUICKEST)
-    blocked, device = blocked_ns(run.work), run.work.column("device")
-    received = run.work.per_file(lambda file: file.type) == NodeType.COMM_RECV
-    sender = run.work.column("comm_src")
-    waits, freeing = sync_waits(run.work), _freeing(run, _allocating(run)[0])
-    for wait, last in zip(waits, awaited(run.work, waits), strict=True):
-        ops = waiting_ops(wait)
-        for op in ops[:1]:
-            waited[op] += int(blocked[wait.targets[0]])
-            count[op] += 1
-            on_device[op] += bool((device[list(wait.sources)] >= 0).any())
-            calls[op] |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
-            causes[op][run.work.name(last)] += max(int(blocked[wait.targets[0]]), 1)
-            if run.work.work[last] == Work.COPY:
-                copied[op] += int(run.work.cost_ns[last])
-                for_copies[op] += int(blocked[wait.targets[0]])
-            if received[last]:
-                receives[op] += 1
-                senders[op][int(sender[last])] += int(blocked[wait.targets[0]])
-    from_senders = [op for op, _ in waited.most_common() if 2 * receives[op] > count[op]]
-    others = (
-        f"; {counted(len(from_senders) - 1, 'more op')} wait so, {ms(sum(waited[op] for op in from_senders[1:]))} ms"
-    )
-    for op, ns in waited.most_common(MOST_SYNCS):
-        if op in from_senders[1:]:
+    waited, freeing = _waits_of(run.work), _freeing(run, _allocating(run)[0])
+    receiving = [op for op, own in waited.items() if own.receiving]
+    others_ns = sum(waited[op].ns for op in receiving[1:])
+    others = f"; {counted(len(receiving) - 1, 'more op')} wait so, {ms(others_ns)} ms" * (len(receiving) > 1)
+    for op, own in [*waited.items()][:MOST_SYNCS]:
+        if op in receiving[1:]:
             continue  # one cause: the first says of how many it is
-        by = f" ({', '.join(sorted(calls[op] - {op}))})" if calls[op] - {op} else ""
+        ns, named = own.ns, sorted(own.calls - {op})
         line = "".join(
             f", most in {in_function(at)}: {ms(min(took, ns or took))} ms"
             for at, took in waiting_lines(run.operations, op).most_common(1)
         )
-        receiving = op in from_senders
-        whom, todo = _ON_DEVICE if on_device[op] else _ON_SENDERS if receiving else _ON_RANKS
-        often = counted(count[op], "wait") + " in Python between ops" * (op == PYTHON)
-        cause, cause_ns = causes[op].most_common(1)[0]
+        whom, todo = _ON_DEVICE if own.on_device else _ON_SENDERS if own.receiving else _ON_RANKS
+        often = counted(own.count, "wait") + " in Python between ops" * (op == PYTHON)
+        often += f" ({', '.join(named)})" * bool(named)
+        cause, cause_ns = own.causes.most_common(1)[0]
         cause, of_it = shortened(cause), ", all" if cause_ns >= ns else f" in all, {ms(cause_ns)} ms of it"
         of_it = f", {ms(ns)} ms{of_it}" * bool(ns)
-        if on_device[op]:
-            pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls[op])) or "Pageable" in cause)
-            data = _READ.search(cause) and copied[op] > count[op] * launch_ns  # a value is copied in less
+        if own.on_device:
+            pin = "Pinned" not in cause and (any(map(COPY.fullmatch, own.calls)) or "Pageable" in cause)
+            data = _READ.search(cause) and own.copied_ns > own.count * launch_ns  # a value is copied in less
             todo = _COPIED if _TO_DEVICE.search(cause) else TO_HOST if data else todo + _PIN * pin
         yield Candidate(
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{often}{by}{of_it} for {cause}{line}"
-                + (_sent(senders[op]) + others * (len(from_senders) > 1)) * receiving,
+                evidence=f"{often}{of_it} for {cause}{line}" + (_sent(own.senders) + others) * own.receiving,
                 todo=todo,
                 supposed="if the host did not wait there"
-                + ("" if on_device[op] else "; a real change saves less, as the host needs what it waits for"),
-                why_not="what is sent is needed: only the rank that sends can end the wait sooner" * receiving,
+                + ("" if own.on_device else "; a real change saves less, as the host needs what it waits for"),
+                why_not="what is sent is needed: only the rank that sends can end the wait sooner" * own.receiving,
             ),
-            None if receiving else _without(run.work, op),
-            _ALLOCATOR if op in freeing else COPIES * (2 * copied[op] > copies_ns and 2 * for_copies[op] > ns),
+            None if own.receiving else _without(run.work, op),
+            _ALLOCATOR if op in freeing else COPIES * (2 * own.copied_ns > copies_ns and 2 * own.for_copies_ns > ns),
         )
 
 

@@ -70,18 +70,25 @@ def _bars(told: list[Advice], replayed_ns: int) -> Bars:
 
 
 def _note(one: Advice, replayed_ns: int) -> str:
-    half = " (half of its time)" if one.kind in HALVED else ""
-    doubt = ", uncertain" if uncertain(one.band, replayed_ns) else ""
-    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{one.of_step}{half}{doubt}"
+    half = " (half of its time)" * (one.kind in HALVED)
+    doubt = ", uncertain" * uncertain(one.band, replayed_ns)
+    step = "" if one.gain_step_pct is None else f", a step {max(one.gain_step_pct, 0.0):.1f} %"
+    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{step}{half}{doubt}"
 
 
 def _proposal(k: int, one: Advice, path_ns: int) -> Proposal:
-    heading: Words = [one.what]
-    if one.gain_ns is not None and one.gain_pct is not None:
-        gain = time_figure(one.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
-        share = Figure(f"{one.gain_pct:.1f} %", one.gain_pct / 100, "gain")
-        heading = ["saves ", gain, " (", share, f"{one.of_step}): {one.what}"]
+    heading: Words = [one.what] if one.gain_ns is None else ["saves ", *_saves(k, one), f"): {one.what}"]
     return Proposal(heading, advice_rows(one, path_ns), one.command)
+
+
+def _saves(k: int, one: Advice) -> Words:
+    """Return what an advice saves, first what it is ordered by: ``26.6 % of a step (19.8 ms in all, 25.1 %``."""
+    gain, shares = (
+        time_figure(one.gain_ns or 0, "gain", f"advice#/advice/{k}/gain_ns"),
+        (one.gain_pct, one.gain_step_pct),
+    )
+    of_run, *step = (Figure(f"{max(pct, 0.0):.1f} %", pct / 100, "gain") for pct in shares if pct is not None)
+    return [*step, " of a step (", gain, " in all, ", of_run] if step else [gain, " (", of_run]
 
 
 def gain_words(found: Found) -> Words | None:
@@ -90,24 +97,12 @@ def gain_words(found: Found) -> Words | None:
     if report is None:
         return None
     best = next(iter(report.advice), None)
-    if best is None or best.gain_ns is None or best.gain_pct is None:
+    if best is None or best.gain_ns is None:
         return best and [f"To look at first: {best.what}: {best.evidence}. To do: {best.todo}."]
     some = "" if len(report.ranks) == len(found.ranks) else f" on rank {report.ranks[0]}"
     which = "saves most" if saves_most(best, report.advice) else "to change first"
-    k = report.advice.index(best)
-    gain = time_figure(best.gain_ns, "gain", f"advice#/advice/{k}/gain_ns")
-    share = Figure(f"{best.gain_pct:.1f} %", best.gain_pct / 100, "gain")
-    step = Figure(f"{best.gain_step_pct:.1f} %", best.gain_step_pct / 100, "gain") if best.gain_step_pct else None
-    of_step: Words = [", ", step, " of a step"] if step and best.of_step else []
     steps = of_steps(best)
     doubt = f" In a second run {steps}." if steps else " A second run varies too much to tell this from no gain."
     doubt = doubt if steps or uncertain(best.band, report.replayed_ns) else ""
-    return [
-        f"What {which}{some}: {best.what}. It saves ",
-        gain,
-        " (",
-        share,
-        " of the critical path",
-        *of_step,
-        f") {best.supposed}.{doubt} To do: {best.todo}.",
-    ]
+    end = f" of the critical path) {best.supposed}.{doubt} To do: {best.todo}."
+    return [f"What {which}{some}: {best.what}. It saves ", *_saves(report.advice.index(best), best), end]

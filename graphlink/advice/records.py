@@ -45,12 +45,14 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     first.
 
     Where no what-if tells, these and ``band`` are None and ``why_not`` says why. ``command`` computes the gain again.
+    ``code``: a line to paste that does what ``todo`` says first; "" where none does.
     """
 
     kind: Kind
     what: str
     evidence: str
     todo: str
+    code: str = ""
     gain_ns: int | None = None
     gain_pct: float | None = None
     gain_step_pct: float | None = None
@@ -68,11 +70,6 @@ class Advice(Short, msgspec.Struct, frozen=True, kw_only=True):
     def share_pct(self) -> float:
         """Return the gain of a step that counts, where that is known, else of the run, in per cent; 0 without any."""
         return (self.gain_pct if self.gain_step_pct is None else self.gain_step_pct) or 0.0
-
-    @property
-    def of_step(self) -> str:
-        """Return the gain of a step in words, behind that of the run: ``, a step 12.3 %``; "" where none is known."""
-        return "" if self.gain_step_pct is None else f", a step {max(self.gain_step_pct, 0.0):.1f} %"
 
 
 class AdviceReport(Short, msgspec.Struct, frozen=True, kw_only=True):

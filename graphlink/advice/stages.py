@@ -16,6 +16,10 @@ from graphlink.causes import OF_STAGE
 from graphlink.records import counted, ms, percent, shares_words
 
 _OTHERS: Final = ("warmup", "cooldown", "dependency_stall", "straggler_wait")  # what a stage waits for others
+_OF_PARTS: Final = {  # what of a stage parts of idle time are about
+    "imbalance": ("work", "was at work"),
+    "communication": ("exposed_communication", "exchanged messages"),
+}
 _SLOWER: Final = 1.1  # times as long as the others: a stage that these wait for
 # what to do by the part of idle time that theory tells as the largest, else by what takes the slowest stage longer
 _TODO: Final = {
@@ -76,30 +80,22 @@ def stages(run: Outputs) -> Iterator[Candidate]:
 def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
     """Return the stage that is busy by itself longest and the one with least work, what shows that, and what takes it
     longest beyond what that takes the others: ``part`` where these take as long."""
-    entries = file.stages
-    own = [{"work": one.work_ns, **{k: ns for k, ns in one.idle_ns.items() if k not in _OTHERS}} for one in entries]
-    of_part = {"imbalance": "work", "communication": "exposed_communication"}.get(part, "")
+    own = [{"work": one.work_ns, **{k: ns for k, ns in one.idle_ns.items() if k not in _OTHERS}} for one in file.stages]
+    of_part, busy = _OF_PARTS.get(part, ("", "was busy by itself"))
     took = [spent.get(of_part, 0) if of_part else sum(spent.values()) for spent in own]
     most, least = took.index(max(took)), min(range(len(own)), key=lambda k: own[k]["work"])
     others = [k for k in range(len(own)) if k != most] or [most]
     usual_ns = round(median(took[k] for k in others))
-    words = {"stage": _stage(entries[most], entries), "least": _stage(entries[least], entries)}
     if took[most] <= _SLOWER * usual_ns:
         return _NOBODY, "", part
-    more = {name: ns - median(own[k].get(name, 0) for k in others) for name, ns in own[most].items()}
-    cause = max(more, key=more.__getitem__)
-    what = "was busy by itself" if not of_part else "was at work" if of_part == "work" else "exchanged messages"
-    why = f"; {words['stage']} {what} for {ms(took[most])} ms, the others for {ms(usual_ns)}"
-    doing = "" if of_part else OF_STAGE.get(cause, "more to compute")
-    why += f", {ms(round(more[cause]))} ms of the difference: {doing}" * bool(doing)
-    passes = [one for one in file.ranges if one.rank == entries[most].rank and doing and cause == "work"]
-    longest = max(passes, key=lambda one: one.busy_ns, default=None)
-    if longest is not None and 2 * longest.busy_ns > more[cause]:
-        cause, why = "once", f"{why}, {ms(longest.busy_ns)} ms in one {longest.phase} alone"
-    return words, why, part if of_part or part == "schedule" else cause
-
-
-def _stage(entry: Any, entries: list[Any]) -> str:
-    """Return which stage an entry is, in words; with its replica where there are several pipelines."""
-    which = f" of pipeline {entry.replica}" if len({one.replica for one in entries}) > 1 else ""
-    return f"stage {entry.stage}{which} (rank {entry.rank})"
+    named = [f"stage {one.stage} (rank {one.rank})" for one in file.stages]
+    why = f"; {named[most]} {busy} for {ms(took[most])} ms, the others for {ms(usual_ns)}"
+    if part == "rest":
+        more = {name: ns - median(own[k].get(name, 0) for k in others) for name, ns in own[most].items()}
+        part = max(more, key=more.__getitem__)
+        why += f", {ms(round(more[part]))} ms of the difference: {OF_STAGE.get(part, 'more to compute')}"
+        passes = [one for one in file.ranges if part == "work" and one.rank == file.stages[most].rank]
+        longest = max(passes, key=lambda one: one.busy_ns, default=None)
+        if longest is not None and 2 * longest.busy_ns > more[part]:
+            part, why = "once", f"{why}, {ms(longest.busy_ns)} ms in one {longest.phase} alone"
+    return {"stage": named[most], "least": named[least]}, why, part

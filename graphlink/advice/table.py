@@ -19,8 +19,11 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
     basis = path_of(report, f", {ms(report.path_ns)} ms")
     head = f"{some}: gains are per cent of {basis}. Each is of one change alone, two do not save their sum"
-    out: Lines = [*([report.once, ""] if report.once else []), head]
+    head += "; times in seen are added up over the ranks" * (len(report.ranks) > 1)
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
+    gains = [one.share_pct for one in shown if one.gain_ns is not None]
+    head += "; a cause stands before what follows from it, which may gain more" * (gains != sorted(gains, reverse=True))
+    out: Lines = [*([report.once, ""] if report.once else []), head]
     first = [
         (k, one) for k, one in enumerate(shown, 1) if k <= top or one.gain_pct is None
     ]  # all that has no gain: no order says how much it is
@@ -55,7 +58,12 @@ def first_lines(report: AdviceReport, folder: str, *, whole: bool = True) -> Lin
         rows = [(name, f"{gain_words(best)}{best.what}")]
         rows += [("per cent", f"of {path_of(report, length)}: {_PATH}")] * (best.gain_ns is not None)
         if best.most_pct is None or best.most_pct >= ENOUGH_PCT:
-            rows += [("do", best.todo), ("gain", best.supposed), ("sure", _band(best, report.path_ns))]
+            rows += [
+                ("do", best.todo),
+                ("code", best.code),
+                ("gain", best.supposed),
+                ("sure", _band(best, report.path_ns)),
+            ]
             known = best.command and (whole or " --advice " not in best.command)  # a number is among all of them
             commands = {best.command: "computes that gain"} if known else {}
     if len(shown) > 1 or not whole:
@@ -70,10 +78,12 @@ def saves_most(advice: Advice, among: Sequence[Advice]) -> bool:
 
 
 def gain_words(advice: Advice) -> str:
-    """Return ahead of an advice what it saves: ``19.750 ms (26.6 %, a step 26.6 %): ``; "" where that is not known."""
+    """Return ahead of an advice what it saves, first what advice is ordered by: ``26.6 % of a step (19.750 ms in all,
+    25.1 %): ``, or where no steps are marked ``19.750 ms (25.1 %): ``; "" where that is not known."""
     at_most = "at most " * (advice.band is not None and advice.band.why == BOUND)
-    words = f"{at_most}{ms(advice.gain_ns or 0)} ms ({advice.gain_pct or 0:.1f} %{advice.of_step}): "
-    return "" if advice.gain_ns is None else words
+    step = "" if advice.gain_step_pct is None else f"{max(advice.gain_step_pct, 0.0):.1f} % of a step ("
+    of_run = f"{ms(advice.gain_ns or 0)} ms{' in all, ' if step else ' ('}{advice.gain_pct or 0:.1f} %): "
+    return "" if advice.gain_ns is None else f"{at_most}{step}{of_run}"
 
 
 def advice_rows(one: Advice, path_ns: int) -> list[tuple[str, str]]:
@@ -82,6 +92,7 @@ def advice_rows(one: Advice, path_ns: int) -> list[tuple[str, str]]:
     rows = [
         ("seen", one.evidence),
         ("do", one.todo),
+        ("code", one.code),
         ("gain", gain),
         ("sure", _band(one, path_ns)),
     ]

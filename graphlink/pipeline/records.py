@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from graphlink.causes import Reasons
+from graphlink.causes import OF_STAGE, Reasons
 from graphlink.figures import figure
 from graphlink.model import I32, I64, U8, CommOps, TimedRows
-from graphlink.records import Lines, Short, Table, counted, ms
+from graphlink.records import Lines, Short, Table, counted, ms, shares_words
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.wings import Field
 
@@ -326,18 +326,24 @@ def sized(ranks: int, microbatches: int, chunks: int) -> str:
     return f"{counted(ranks, 'rank')} with {chunks:,} stages each, {many}" if chunks > 1 else one
 
 
+_OF: Final = {  # what rates are shares of, in words
+    "bubble_rate_makespan": " of the time from the first start to the last end of the stages",
+    "bubble_rate_zb": " of the longest time from the first start to the last end of one stage",
+    "bubble_ratio_ideal": " of the time that stages would work without idle time: a formula, for equal stages",
+}
+
+
 def pipeline_table(pipeline: Pipeline) -> Lines:
     """Return the table that is printed of it."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
-    for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):
+    for name, of in _OF.items():
         value, ideal = getattr(pipeline, name), getattr(theory, name, UNSET) if name != "bubble_ratio_ideal" else UNSET
         if value is not UNSET:
-            rows.append((name, f"{value:.4f}" + ("" if ideal is UNSET else f" (the schedule itself {ideal:.4f})")))
+            rows.append((name, f"{value:.4f}{of}" + ("" if ideal is UNSET else f" (the schedule itself {ideal:.4f})")))
     whole = sum(pipeline.causes_ns.values())
-    causes = sorted(((ns, name) for name, ns in pipeline.causes_ns.items() if ns), key=lambda item: (-item[0], item[1]))
-    parts = ", ".join(f"{name} {ms(ns)} ms ({100 * ns / whole:.1f} %)" for ns, name in causes)
-    rows.append(("idle", f"{ms(whole)} ms" + (f": {parts}" if parts else "")))
+    parts = shares_words({f"{name} ({OF_STAGE.get(name, name)})": ns for name, ns in pipeline.causes_ns.items()}, whole)
+    rows.append(("idle", f"{ms(whole)} ms" + f": {parts}" * bool(parts)))
     if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
         rows.append(("after it", f"optimizer_sync {ms(pipeline.optimizer_sync_ns)} ms"))
     rows += [("warning", text) for text in pipeline.warnings]

@@ -44,7 +44,7 @@ BACKWARD: Final = (
     ("aten::mm", "sm80_xmma_gemm_bf16bf16_bf16f32_f32_nt_n_tilesize128x256x32", 40),
     ("aten::_flash_attention_backward", "void flash::flash_bwd_dq_dk_dv_loop_kernel<Flash_bwd_kernel_traits<64>>", 50),
 )
-HALVED: Final = ("slow kernel", "slow op", "float32", "embedding")
+HALVED: Final = ("slow kernel", "slow op", "float32", "embedding", "pointwise")
 WORKERS: Final = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 ALONE: Final = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 ADD: Final = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
@@ -249,7 +249,7 @@ class _Rank:
         else:
             self.op(op, self.launch(kernel, us, delay_us=delay_us, gap_us=gap_us), host_us=host_us)
         if self.has("pointwise"):
-            self.op("aten::add", self.launch(ADD, 15 * plan.size))
+            self.op("aten::add", self.launch(ADD, 15 * plan.size * plan.cured))
         if self.has("contiguous") and op == "aten::mm":
             self.add(Begin("aten::contiguous", ns=US), Begin("aten::clone", ns=US))
             self.op("aten::copy_", self.launch(COPIES, 25 * plan.size))

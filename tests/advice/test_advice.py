@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -17,6 +18,7 @@ import pytest
 import graphlink
 from graphlink.advice.advise import advised, change_of, in_order, main_advice
 from graphlink.advice.communication import _only_copied, buckets, exposed
+from graphlink.advice.edits import _LINES, MOST_CHARACTERS, line_for
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
@@ -174,7 +176,7 @@ def carried_out(one: Program, advice: Advice, folder: Path, number: int) -> Prog
         "exposed_communication": of_work(NCCL, lambda _: 1),
         "copies": of_work(COPY, lambda _: 1),
         "tensor_cores": of_work(GEMM, lambda ns: ns // 2),
-        "small_kernels": of_work(ADD, lambda _: 1),
+        "small_kernels": of_work(ADD, lambda ns: ns // 2),
         "late_starts": lambda a: a,  # all begin as late as usual
     }
     return changed(one, of_kind[advice.kind])
@@ -426,6 +428,8 @@ def test_first_launches_that_load_their_kernels_are_no_work_to_make_faster(tmp_p
         ("aten::my", "mine", 1, "its name does not tell"),
         ("aten::mm", "", 0, "more cores (torch.set_num_threads)"),
         ("aten::unique", "tiny", 0, "run it on the GPU"),
+        ("aten::empty", "tiny", 0, "it computes nothing, but makes tensors or views"),
+        ("aten::attend", "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>", 1, "cuDNN's attention"),
         ("aten::cat", "tiny", 1, "torch._foreach_ ops, in place of a loop; or torch.compile of function step"),
         ("aten::cat", "tiny", 9, "let one launch do what it launches"),
     ],
@@ -450,6 +454,7 @@ def test_what_to_do_about_work_follows_from_what_it_does(
     (heavy,) = (one for one in told if one.kind == "heaviest_work" and one.what.startswith(kernel if on_gpu else name))
     assert do in heavy.todo and heavy.evidence.endswith("in function step (train.py:12)")
     assert "stacks=True" not in heavy.todo and heavy.todo.endswith("shows what calls it")
+    assert ("on the CPU" in heavy.evidence) == (name == "aten::unique")
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -481,6 +486,45 @@ def test_late_starts_that_nothing_explains_stand_first_where_nothing_gains_a_hun
     first, *others = made.advice().advice
     assert first.kind == "late_starts" and first.gain_ns is None and "before the first recorded step" in first.todo
     assert all((one.most_pct or 0) < 1 for one in others)
+
+
+@pytest.mark.parametrize(
+    ("todo", "line"),
+    [
+        ("num_workers=4 of the DataLoader, pin_memory=True", "DataLoader(..., num_workers=4, pin_memory=True)"),
+        ("num_workers=4 of the DataLoader", "DataLoader(..., num_workers=4)"),
+        ("fused=True of AdamW, or foreach=True", "torch.optim.AdamW(..., fused=True)"),
+        ("larger buckets, 2 in one (bucket_cap_mb=50 of DDP)", "DistributedDataParallel(model, bucket_cap_mb=50)"),
+        ("fewer ops, torch.compile; fused=True of Adam", "model = torch.compile(model)"),  # what is said first
+        ("a larger batch", ""),
+    ],
+)
+def test_what_to_do_has_a_line_to_paste(todo: str, line: str) -> None:
+    assert line_for(todo) == line
+
+
+def test_lines_to_paste_are_python_or_commands_and_fit_on_a_line() -> None:
+    for _, line in _LINES:
+        assert len(line) <= MOST_CHARACTERS, line
+        if not line.startswith(("nvidia-smi", "rocm-smi", "torchrun")):
+            ast.parse(line.replace("\\1", "N"))
+
+
+@pytest.mark.parametrize(("gains", "said"), [((30.0, 20.0), False), ((20.0, 30.0), True)])
+def test_what_is_printed_first_of_a_gain_is_what_advice_is_ordered_by(
+    gains: tuple[float, float], *, said: bool
+) -> None:
+    told = [
+        Advice(kind="copies", what="what", evidence="", todo="", gain_ns=10**6, gain_pct=pct / 2, gain_step_pct=pct)
+        for pct in gains
+    ]
+    report = AdviceReport(ranks=[0, 1], machine="ideal", replayed_ns=10**7, path_ns=10**7, advice=told, notes=[])
+    head, *lines = (line for line in advice_table(report, 8) if isinstance(line, str))
+    first, second = (line for line in lines if "saves" in line)
+    assert first == f"1. saves {gains[0]} % of a step (1.000 ms in all, {gains[0] / 2} %): what"
+    assert second.startswith(f"2. saves {gains[1]} % of a step")
+    assert ("a cause stands before what follows from it" in head) is said
+    assert "times in seen are added up over the ranks" in head
 
 
 def test_a_bound_is_said_to_be_the_most_that_is_saved() -> None:

@@ -52,7 +52,7 @@ FACTS: Final = (
     Fact("legacy/triton_example.json.gz", "Python compiles; the GPU runs one kernel of 2 us.", lambda raw: raw.longest("^ProfilerStep#1$"), 13_336.316, 13_336.316, "once", "Python between ops", first=True),
     Fact("late-wakeup/mi300_normalization_cold_autograd.json.gz", "Each layer loads its code when it first launches.", lambda raw: raw.in_calls("^hipLaunchKernel$"), 1_086.187, 1_180.651, "once", "aten::native_batch_norm"),
     Fact("late-wakeup/v100_resnet50_slow_event_sync.json.gz", "In the steps after the first the main thread makes batches.", lambda raw: raw.in_ops(r"^enumerate\(DataLoader\)"), 316.720, 1_130, "data_loading", least_pct=20, first=True),
-    Fact("vgg13-h100", "A fifth of the GPU's time goes into conversions between NCHW and NHWC.", lambda raw: raw.on_device("kernel", name="nchwToNhwc|nhwcToNchw"), 68.657, 346.366, "layout_conversions", least_pct=15),
+    Fact("vgg13-h100", "A fifth of the GPU's time goes into conversions between NCHW and NHWC.", lambda raw: raw.on_device("kernel", name="nchwToNhwc|nhwcToNchw"), 68.657, 346.366, "layout_conversions", least_pct=15, first=True),
     Fact("megatron-tp2-v100", "Rank 1 waits for rank 0 in its all-reduces, 0.3 ms of which rank 0 takes.", lambda raw: raw.on_device("comm"), 48.428, 59.075, "straggler", "rank 0", 20, first=True, seen="23 of 24 late starts end idle time of 2.396 ms (within 5 %), as with time slices"),
     Fact("dlrm8-v100", "GPUs compute for 1 of 15 ms, and wait for launches.", lambda raw: raw.on_device("kernel"), 1.022, 14.504, "launch_bound", least_pct=20, first=True),
     Fact("resnet-ddp2-a100", "The GPU is idle between 3,774 launches.", idle, 526.873, 684.373, "launch_bound", least_pct=70, first=True),

@@ -47,7 +47,8 @@ def test_the_verdict_says_the_figures_of_the_summary(shown: Show) -> None:
     assert f"A step takes {time(rank['iterations']['mean_ns'])}" in lead
     assert f"the GPU spends {100 * computed_ns / whole_ns:.1f} % of {time(whole_ns)} computing" in lead
     best = graphlink.open(of.folder).advice().advice[0]
-    assert f"{best.what}. It saves {time(best.gain_ns or 0)} ({best.gain_pct:.1f} % of the critical path, " in lead
+    of_run = f"{time(best.gain_ns or 0)} in all, {best.gain_pct:.1f} % of the critical path"
+    assert f"{best.what}. It saves {best.gain_step_pct:.1f} % of a step ({of_run}) " in lead
 
 
 @pytest.mark.parametrize("name", ["alone", "many"])

@@ -218,10 +218,8 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
 def test_the_summary_prints_it() -> None:
     text = rendered(records.pipeline_table(bubbles.summarised(simple())))
     assert text.splitlines()[0] == "pipeline, 1F1B: 4 stages, 8 microbatches, 1 chunk"
-    assert "0.2727 (the schedule itself 0.2727)" in text
-    assert (
-        "36.000 ms: dependency_stall 18.000 ms (50.0 %), cooldown 12.000 ms (33.3 %), warmup 6.000 ms (16.7 %)" in text
-    )
+    assert "0.2727 of the time from the first start to the last end of the stages (the schedule itself 0.2727)" in text
+    assert "36.000 ms: dependency_stall (it waited for work of another device or rank) 50.0 %, cooldown (its" in text
     assert "optimizer_sync 2.000 ms" in text
     unknown = rendered(records.pipeline_table(bubbles.summarised(CASES["no schedule"]())))
     assert "schedule unknown" in unknown

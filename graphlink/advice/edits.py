@@ -1,0 +1,46 @@
+"""Lines to paste that do what an advice says, in one table."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MOST_CHARACTERS: Final = 66  # of a line: it is not broken where a terminal has 80
+# what is to be done, as advice has it, and the line: of what is said first
+_LINES: Final = tuple(
+    (re.compile(words), line)
+    for words, line in (
+        (r"nvidia-smi shows it", "nvidia-smi --query-compute-apps=pid,name --format=csv"),
+        (r"rocm-smi --showpids shows it", "rocm-smi --showpids"),
+        (r"num_workers=(\d+).*pin_memory", r"DataLoader(..., num_workers=\1, pin_memory=True)"),
+        (r"num_workers=(\d+)", r"DataLoader(..., num_workers=\1)"),
+        (r"\(num_workers\)", "DataLoader(..., num_workers=8, prefetch_factor=4)"),
+        (r"fused=True of ([A-Z]\w+)", r"torch.optim.\1(..., fused=True)"),
+        (r"fused=True of the optimizer", "torch.optim.AdamW(..., fused=True)"),
+        (r"bucket_cap_mb=(\d+)", r"DistributedDataParallel(model, bucket_cap_mb=\1)"),
+        (r"--sequence-parallel", "torchrun ... --sequence-parallel --tp-comm-overlap"),
+        (r"\(isend, irecv\)", "works = torch.distributed.batch_isend_irecv(operations)"),
+        (r"n_microbatches=(\d+)", r"schedule = Schedule1F1B(stage, n_microbatches=\1)"),
+        (r"expandable_segments", 'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'),
+        (r"CUDA_MODULE_LOADING", 'os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # before import torch'),
+        (r"\bto\(memory_format=", "model = model.to(memory_format=torch.channels_last)"),
+        (r"torch\.autocast", 'with torch.autocast("cuda", dtype=torch.bfloat16): ...'),
+        (r"torch\.compile\(mode='reduce-overhead'\)", 'model = torch.compile(model, mode="reduce-overhead")'),
+        (r"cuDNN's attention", "with sdpa_kernel(SDPBackend.CUDNN_ATTENTION): ..."),
+        (r"dynamic=True", "model = torch.compile(model, dynamic=True)"),
+        (r"torch\.compile", "model = torch.compile(model)"),
+        (r"into pinned memory", 'host = torch.empty_like(x, device="cpu", pin_memory=True)'),
+        (r"non_blocking=True", 'x = x.pin_memory().to("cuda", non_blocking=True)'),
+        (r"no \.item\(\)", "losses.append(loss.detach())  # and .item() after the last step"),
+        (r"gc\.freeze", "gc.collect(); gc.freeze(); gc.disable()"),
+        (r"cudnn\.benchmark = False", "torch.backends.cudnn.benchmark = False"),
+        (r"run it on the GPU", 'model, inputs = model.to("cuda"), inputs.to("cuda")'),
+        (r"async_op=True", "work = torch.distributed.all_reduce(x, async_op=True)"),
+    )
+)
+
+
+def line_for(todo: str) -> str:
+    """Return the line that does what is said first of what is to be done; "" where none does."""
+    found = ((words.search(todo), k, line) for k, (words, line) in enumerate(_LINES))
+    return min(((match.start(), k, match.expand(line)) for match, k, line in found if match), default=("",))[-1]
