@@ -39,7 +39,6 @@ from graphlink.tables import (
     turns,
 )
 
-_FEWEST: Final = 2  # samples of a counter: one says nothing of how long it holds
 _Samples: TypeAlias = tuple[int, str, I64, F64]  # device and name of a counter, when it was sampled, and as what
 
 
@@ -233,8 +232,9 @@ def sampled(linked: Linked, steps: Steps) -> list[Sampled]:
     """Return the means of counters: of each device, of each step, of the kernels of each name, most time first. O(n log
     n) in samples and device rows.
 
-    A value holds until the next one, the last as long as most do. Of kernels a counter is given where they fill at
-    least half of the samples that they ran in: it tells nothing of what is shorter than that.
+    A value holds until the next one; the last, and one before a gap of more than twice that, as long as most do. Of
+    kernels a counter is given where they fill at least half of the samples that they ran in: it tells nothing of what
+    is shorter than that.
     """
     device, samples, found = linked.trace.device, _samples(linked), list[Sampled]()
     for number in sorted({one[0] for one in samples} & {*distinct(device.device).tolist()}):
@@ -258,13 +258,17 @@ def _means(
     of, low_ns, high_ns = spans
     means: list[dict[str, float]] = [{} for _ in texts]
     for own, name, ns, value in samples:
-        if own != device or len(ns) < _FEWEST:
+        steps_ns = np.diff(np.unique(ns))
+        if own != device or not len(steps_ns):  # one sample says nothing of how long it holds
             continue
-        until_ns = np.append(ns[1:], ns[-1] + int(np.median(np.diff(ns))))
-        edges, passed = np.append(ns, until_ns[-1]), np.append(0.0, np.cumsum(value * (until_ns - ns)))
-        low, high = (np.interp(at_ns - ns[0], edges - ns[0], passed) for at_ns in (low_ns, high_ns))
-        known_ns = np.clip(high_ns, ns[0], edges[-1]) - np.clip(low_ns, ns[0], edges[-1])
-        whole, known = np.bincount(of, high - low, len(texts)), sums(len(texts), of, known_ns)
+        usual_ns, next_ns = int(np.median(steps_ns)), np.append(ns[1:], MOST)
+        until_ns = np.where(next_ns - ns > 2 * usual_ns, ns + usual_ns, next_ns)
+        at_ns, edges = np.stack([low_ns, high_ns]) - ns[0], np.stack([ns, until_ns], axis=1).ravel() - ns[0]
+        known, whole = (
+            np.bincount(of, np.diff(np.interp(at_ns, edges, passed), axis=0)[0], len(texts))
+            for held in (until_ns - ns, value * (until_ns - ns))
+            for passed in [np.repeat(np.append(0.0, np.cumsum(held)), 2)[1:-1]]
+        )
         enough = known > 0
         if sort == "kernel":
             span, sample, _ = overlaps(Spans(ns, until_ns), low_ns, high_ns)

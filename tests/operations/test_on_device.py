@@ -50,6 +50,15 @@ def test_a_value_holds_until_the_next_one() -> None:
     assert found["device", ""] == pytest.approx((50 * 80 + 100 * 40 + 100 * 10) / 250, rel=1e-5)
 
 
+def test_a_value_does_not_hold_through_a_gap() -> None:
+    """Nothing was sampled from 200 to 900; a ran for half of what is known, b in the gap alone."""
+    linked = linked_of([Device("a", 150, 400, 1), Device("b", 500, 600, 2), Device("a", 900, 1000, 3)])
+    found = means(with_counters(linked, (0, 80), (100, 40), (100, 40), (900, 10), (1000, 20)))
+    assert found["kernel", "a"] == pytest.approx((50 * 40 + 100 * 10) / 150, rel=1e-5)
+    assert found["kernel", "b"] is None
+    assert found["device", ""] == pytest.approx((50 * 40 + 100 * 10) / 150, rel=1e-5)
+
+
 def test_steps_have_means_of_their_own() -> None:
     steps = [Host(f"ProfilerStep#{k}", 100 * k, 100 * k + 100, annotation=True) for k in range(3)]
     linked = linked_of([Device("a", 50, 290, 1)], steps)
