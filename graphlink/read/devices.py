@@ -89,14 +89,16 @@ _COPY: Final = re.compile(r"(?i).*(?:mem_?cpy|dma|[hd]to[hd]|[hd]2[hd]).*")
 _SET: Final = re.compile(r"(?i).*mem_?set.*")
 
 
-def device_processes(labels: dict[int, str], names: dict[int, str]) -> set[int]:
-    """Return the processes that stand for a device, by what metadata call them: ``process_labels`` and
-    ``process_name``.
+def device_processes(labels: dict[int, str], names: dict[int, str], flows: Parts) -> set[int]:
+    """Return the processes that stand for a device, by what metadata call them, ``process_labels`` and
+    ``process_name``, or as flows of launches end there and none begins.
 
     Kineto names the process of each GPU like the program, and labels it "GPU 0".
     """
     labelled = {pid for pid, text in labels.items() if text not in ("", "CPU")}
-    return labelled | {pid for pid, text in names.items() if pid not in labels and _DEVICE.fullmatch(text)}
+    named = {pid for pid, text in names.items() if pid not in labels and _DEVICE.fullmatch(text)}
+    pid, ends = flows.seen("pid"), flows.seen("end").astype(np.bool_)
+    return labelled | named | ({*pid[ends].tolist()} - {*pid[~ends].tolist(), MISSING})
 
 
 def cuda_version(number: object) -> str:
@@ -180,6 +182,8 @@ def place(
     launched nothing, is a range: it is not the call that took the time. What a device's queue waits for another stream
     is no work: such a row is of no length where the wait ended. O(n log n).
     """
+    if not others.count:
+        return Counter(), ()
     rows = others.columns()
     category, name, correlation = rows["category"], rows["name"], rows["correlation"]
     texts = tuple(strings)
@@ -204,7 +208,8 @@ def place(
     told = (stream != MISSING) & (device != MISSING)
     work, waits = related & told, call_like & on_device & told & of_call & fits(_SYNC, texts)[name]
     ranges = _ranges(rows, calls, tables, correlation[work])
-    tables["call"].add(**_of(rows, calls & ~ranges, "start_ns", "end_ns", "tid", "name", "correlation"))
+    columns = ("start_ns", "end_ns", "tid", "name", "correlation", "external", "process")
+    tables["call"].add(**_of(rows, calls & ~ranges, *columns))
     _add_host(tables["host"], rows, calls & ranges)
     foreign = Counter(texts[k] for k in category[work].tolist()) if tables["device"].count else {}
     _add_work(tables["device"], rows, work, device, stream, texts)
@@ -280,6 +285,7 @@ def _add_host(table: Parts, rows: Columns, which: Bool) -> None:
         rf_id=nothing,
         seq_id=nothing - 1,
         fw_tid=nothing,
+        external=nothing,
         input_shapes=no_text,
         input_types=no_text,
     )
@@ -302,7 +308,7 @@ def _add_work(table: Parts, rows: Columns, which: Bool, device: I64, stream: I64
         sm_share=np.zeros(how_many(which)),
         blocks=np.zeros(how_many(which), np.int64),
         threads=np.zeros(how_many(which), np.int64),
-        **_of(rows, which, "end_ns", "name", "correlation", "bytes"),
+        **_of(rows, which, "end_ns", "name", "correlation", "bytes", "external", "pid", "tid"),
     )
 
 

@@ -43,6 +43,7 @@ from graphlink.read.devices import (
     gpus_of,
     host_name,
     is_call,
+    place,
     recorded,
     system_of,
 )
@@ -121,6 +122,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
             if flows or not told:
                 break
             lacking = without_calls(calls, device, gathered.strings).any()
+            lacking |= (gathered.parts[OTHER].seen("correlation") <= 0).any()
             if not lacking and not repeated(calls).any() and not doubted(calls, device):
                 break
     return gathered.trace(array)
@@ -257,6 +259,8 @@ class KinetoRows:
             stream=ints([a.stream_id if a.stream is None else a.stream for a in args]),
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes or a.size or first_word(a.mem_size) for a in args], 0),
+            external=ints([a.external for a in args], 0),
+            process=np.array([self.processes.setdefault(str(row.pid), len(self.processes)) for row in spans], np.int64),
             awaited=ints([a.wait_stream for a in args]),
             number=ints([a.wait_number for a in args]),
         )
@@ -448,13 +452,15 @@ class KinetoRows:
             raise InputError(what, path=self.path, todo="record again, or remove it")
         info, rank, world_size, warnings = distributed(around)
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
-        of_devices = device_processes(self.process_labels, self.process_names) - set(pids)
         written_ns = int(np.spacing(self.highest_us) * 1000) if self.has_fraction else 1000
         parts, calls, device = self.parts, self.parts[CALL], self.parts[DEVICE]
+        of_devices = device_processes(self.process_labels, self.process_names, parts[LAUNCHED]) - {*pids}
+        unplaced, placed = place(parts[OTHER], parts, self.strings, of_devices, pids)
+        self.left_out.update(unplaced)
         mended, told = mend_calls(parts, self.strings, 2 + 2 * written_ns)
         deps = graph_deps(parts[LAUNCHED], device, written_ns)
         refuse_processes(self.path, calls, device, [*self.processes], sorted(self.workers))
-        warnings += [*told, *put_right(parts, self.strings, of_devices, pids, self.left_out)]
+        warnings += [*told, *put_right(parts, self.strings, self.left_out), *placed]
         warnings += [*bare_copies(device, self.strings), *unread(self.foreign)]
         gpus = gpus_of(around.get("deviceProperties"))
         fill_in(device, calls, self.strings, gpus)

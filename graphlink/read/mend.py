@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -14,8 +14,7 @@ from graphlink.model import I64, NOWHERE, Bool, DeviceKind
 from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, containing, fits
 from graphlink.read.columns import MISSING, Parts, Strings
 from graphlink.read.cuspy import EVENT_NODE, near, put_inside_ops
-from graphlink.read.devices import place
-from graphlink.read.kineto_rows import CALL, DEVICE, EVENT, HOST, LAUNCHED, OTHER, OVERHEAD, SYNC, TIMES
+from graphlink.read.kineto_rows import CALL, DEVICE, EVENT, HOST, LAUNCHED, OVERHEAD, SYNC, TIMES
 from graphlink.tables import (
     MOST,
     begins,
@@ -448,13 +447,11 @@ def refuse_processes(path: str, calls: Parts, device: Parts, names: list[str], w
     )
 
 
-def put_right(
-    parts: dict[str, Parts], strings: Strings, of_devices: set[int], of_hosts: Sequence[int], left_out: Counter[str]
-) -> list[str]:
+def put_right(parts: dict[str, Parts], strings: Strings, left_out: Counter[str]) -> list[str]:
     """Put rows where they belong that recorders wrote elsewhere, and leave out those of no time; return warnings of
-    both. ``of_devices``: processes that stand for devices, ``of_hosts``: those that have host rows.
+    both.
     """
-    warnings = []
+    warnings: list[str] = []
     if untimed := _leave_out_untimed(parts[table] for table in (HOST, CALL, DEVICE, SYNC, OVERHEAD)):
         left_out["without a time (start 0)"] = untimed
         warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
@@ -464,8 +461,4 @@ def put_right(
     put_inside_ops(parts[CALL], parts[HOST])
     if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
         left_out["graph_event_node"] = events
-    if parts[OTHER].count:
-        unplaced, warnings_of_devices = place(parts[OTHER], parts, strings, of_devices, of_hosts)
-        left_out.update(unplaced)
-        warnings += warnings_of_devices
     return warnings

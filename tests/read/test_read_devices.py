@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from graphlink.errors import SeveralRanks
 from graphlink.model import DeviceKind, SyncKind, Trace
 from graphlink.read.kineto import read_kineto
 
@@ -97,6 +98,33 @@ def test_a_process_without_host_rows_that_has_what_calls_launched_is_a_devices_t
         row("mtia_ccp_events", "gather", 20, 1, pid=pid, tid=3536),
     )
     assert ops(trace) == found
+
+
+def flow(ident, call_us, op_us, *, pid, tid):
+    ends = {"ph": "s", "pid": 10, "tid": 11, "ts": call_us}, {"ph": "f", "bp": "e", "pid": pid, "tid": tid, "ts": op_us}
+    return [{"cat": "ac2g", "name": "ac2g", "id": ident, **end} for end in ends]
+
+
+@pytest.mark.parametrize("device", [{"cat": "kernel", "device": 17, "stream": 4}, {"cat": "mtia_ccp_events"}])
+def test_flows_tell_the_calls_and_the_process_of_any_device(read, device):
+    trace = read(
+        row("mtia_runtime", "launch", 1, 3, correlation=7, **{"External id": 1}),
+        row("mtia_runtime", "launch", 5, 3, correlation=8, **{"External id": 2}),
+        row(name="first", ts=9, dur=1, pid=17, tid=4, **device),
+        row(name="second", ts=19, dur=1, pid=17, tid=4, **device),
+        *flow(7, 1, 9, pid=17, tid=4),
+        *flow(8, 5, 19, pid=17, tid=4),
+    )
+    assert ops(trace) == [("first", 17, 4, 7), ("second", 17, 4, 8)]
+    assert trace.mended == {"calls-without-id": 2}
+
+
+def test_calls_of_any_device_in_two_processes_are_those_of_two_ranks(read):
+    with pytest.raises(SeveralRanks):
+        read(
+            *(row("xpu_runtime", "launch", 1, 3, pid=pid, correlation=pid) for pid in (10, 20)),
+            *(row("kernel", "gemm", 5, 9, device=pid, stream=2, correlation=pid) for pid in (10, 20)),
+        )
 
 
 def test_a_row_without_category_in_a_devices_process_is_an_op(read):
