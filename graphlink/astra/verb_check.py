@@ -36,7 +36,7 @@ def check(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.what)
     if not path.exists():
-        raise InputError("there is no such file or folder", path=path)
+        raise InputError("there is no such file or folder", path=path, todo="name a graph, or a folder of graphs")
     groups = Path(arguments.groups) if arguments.groups else None
     if path.is_dir():
         judged = {run[0].prefix: judge(run, groups) for run in runs_of(path)}

@@ -64,7 +64,8 @@ def run_folder(name: str) -> Path:
     """
     folder = Path(name)
     if not folder.is_dir():
-        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+        what = "is no folder" if folder.exists() else "there is no such folder"
+        raise InputError(what, path=folder, todo="name the folder that an earlier run wrote with --out")
     return folder
 
 

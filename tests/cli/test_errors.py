@@ -203,6 +203,11 @@ def test_a_folder_of_the_other_kind_is_told_from_a_wrong_one(graphlink: Run, tra
     is_said(graphlink("show", tmp_path / "gone"), 1, "there is no such file or folder", "do: name the folder")
 
 
+@pytest.mark.parametrize("verb", ["bubbles", "check", "critical-path", "idle", "report", "replay"])
+def test_each_verb_says_what_to_name_in_place_of_what_is_not_there(graphlink: Run, tmp_path: Path, verb: str) -> None:
+    is_said(graphlink(verb, tmp_path / "gone"), 1, str(tmp_path / "gone"), "do: name ")
+
+
 def test_several_ranks_of_which_some_fail(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         data = (traces / f"kineto_{rank}.json").read_bytes()
