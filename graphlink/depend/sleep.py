@@ -33,6 +33,7 @@ import numpy as np
 from graphlink.depend.modes import mode_of
 from graphlink.depend.threads import ASLEEP_NS, Handed, Run
 from graphlink.depend.timeline import Elements, EulerTour, behind_rows, in_loader
+from graphlink.linking.provenance import is_op
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import AUTOGRAD_ENGINE, fits
 from graphlink.spans import NONE, Axis, Spans, joined
@@ -175,14 +176,14 @@ def silences(linked: Linked, el: Elements, marks: EulerTour, slept: Sleeps) -> t
 
 def while_hidden_ran(linked: Linked, axis: Axis, silent: Spans) -> Spans:
     """Return the silences in which threads ran ops that the ET has, and of which Kineto recorded none: threads of
-    Python, where it is not asked for all threads (PyTorch 2.13). Record function ids say when. O(n log n)."""
-    et, rows = linked.et, linked.trace.host
+    Python, where it is not asked for all threads (PyTorch 2.13). The order of the ET says when. O(n log n)."""
+    et, rows, node = linked.et, linked.trace.host, linked.match.et
     if et is None:
         return NONE
-    matched = et.tid[linked.match.et[linked.match.et != NOWHERE]]
-    hidden = np.sort(et.rf_id[(et.rf_id > 0) & ~np.isin(et.tid, matched)])
-    before = np.append(np.maximum.accumulate(rows.rf_id), 0)
-    after = np.append(np.minimum.accumulate(rows.rf_id[::-1])[::-1], before.max())
+    matched = node != NOWHERE
+    hidden = np.flatnonzero(is_op(et) & ~np.isin(et.tid, et.tid[node[matched]]))
+    before = np.append(np.maximum.accumulate(node), NOWHERE)
+    after = np.append(np.minimum.accumulate(np.where(matched, node, before.max())[::-1])[::-1], before.max())
     first = np.searchsorted(hidden, before[np.searchsorted(rows.start_ns, axis.time_ns(silent.start_ns), "right") - 1])
     last = np.searchsorted(hidden, after[np.searchsorted(rows.start_ns, axis.time_ns(silent.end_ns))])
     return take(silent, first < last)

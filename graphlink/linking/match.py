@@ -217,10 +217,11 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames, *, required: b
             where=_first_mismatch(nodes[0], kineto, names),
             todo=_todo(trace),
         )
-    notes += [
-        f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}"
-        for t in nodes
-    ]
+    if nodes:
+        notes.append(
+            f"{counted(len(nodes), 'ET thread')} ({possible - fitted} nodes) without a Kineto thread that fits; the "
+            "largest: " + _first_mismatch(nodes[0], kineto, names)
+        )
     _pair_asynchronous(trace, et, names, gloo, pairs)
     return pairs, notes
 

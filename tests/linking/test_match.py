@@ -236,7 +236,7 @@ def test_a_small_thread_that_fits_nowhere_is_left_and_named() -> None:
     trace = build_trace([*hosts("abcabc", tid=70), *hosts("ab", tid=80)])
     match = match_hosts(trace, build_et([*nodes("abcabc"), *nodes("ba", tid=3, first_id=50)]))
     assert match.only_et == {"b": 1, "a": 1}
-    assert any("ET thread 3 (2 nodes) fits no Kineto thread" in w for w in match.warnings)
+    assert any("1 ET thread (2 nodes) without a Kineto thread that fits" in w for w in match.warnings)
 
 
 def test_names_compare_as_the_newest_writer_spells_them() -> None:

@@ -311,14 +311,15 @@ def test_the_frame_that_a_silent_thread_was_in_throughout_is_named(until_us: int
     assert "with_stack" not in found.warnings[0]
 
 
+@pytest.mark.parametrize("ids", [1, 0], ids=["ids", "order"])
 @pytest.mark.parametrize(("tid", "hidden"), [(7, True), (1, False)])
-def test_silence_in_which_threads_ran_that_only_the_et_has_is_no_python(tid: int, hidden: bool) -> None:
+def test_silence_in_which_threads_ran_that_only_the_et_has_is_no_python(tid: int, hidden: bool, ids: int) -> None:
     """Kineto has not recorded what thread 7 ran in the first of two silences. The ops of a thread that it recorded are
     rows that it lost.
     """
     rows = [Host("before", 0, 100, rf_id=1), Host("sum", 5_100, 5_200, rf_id=5), Host("after", 9_200, 9_300, rf_id=6)]
     et = build_et([Node("before", 1), Node("mm", 3, tid=tid), Node("sum", 5), Node("after", 6)])
-    trace = build_trace(host=rows)
+    trace = build_trace(host=[row._replace(rf_id=ids * row.rf_id) for row in rows])
     x = link(trace, et, match_hosts(trace, et))
     built = built_of(x)
     found = stood(x, built).standstill
