@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 import msgspec
 
-from graphlink.errors import OutputError
+from graphlink.errors import GraphlinkError, OutputError
 from graphlink.output_names import SUMMARY, is_own
 
 HIDDEN: Final = ".graphlink"
@@ -185,15 +185,16 @@ def _take_back_journal(folder: Path, beside: Path) -> None:
 
 @contextlib.contextmanager
 def naming(
-    path: Path,
+    path: str | Path,
     what: str = "cannot be written",
     todo: str = "make room or choose another folder with --out; what was published there before is untouched",
+    kind: type[GraphlinkError] = OutputError,
 ) -> Iterator[None]:
-    """Turn an ``OSError`` of writing ``path`` into an ``OutputError`` that names it."""
+    """Turn an ``OSError`` of writing ``path``, or of what else ``kind`` says, into an error that names it."""
     try:
         yield
     except OSError as problem:
-        raise OutputError(f"{what}: {problem.strerror or problem}", path=path, todo=todo) from None
+        raise kind(f"{what}: {problem.strerror or problem}", path=path, todo=todo) from None
 
 
 @contextlib.contextmanager

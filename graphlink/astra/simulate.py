@@ -32,6 +32,7 @@ from graphlink.choices import RANKS
 from graphlink.errors import InputError
 from graphlink.model import I64, U8, Bool
 from graphlink.process import die_with_parent
+from graphlink.publish import naming
 from graphlink.read.document import Written
 from graphlink.records import Short, first_few, share_word
 from graphlink.replay.lateness import slot_waits
@@ -199,12 +200,8 @@ def reader_of(simulator: Path) -> str:
     """Tell the version of a binary by the names of classes in it; what has neither, such as a script that calls one, is
     ``head``.
     """
-    try:
+    with naming(simulator, "cannot be read", "name its version with --reader", InputError):
         data = _read(simulator)
-    except OSError as problem:
-        raise InputError(
-            f"cannot be read: {problem.strerror or problem}", path=simulator, todo="name its version with --reader"
-        ) from None
     return READERS[1] if _LEGACY in data and _HEAD not in data else READERS[0]
 
 

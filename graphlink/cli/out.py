@@ -174,14 +174,10 @@ def write_file(path: Path, data: bytes, option: str) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    from graphlink.publish import write_anew
+    from graphlink.publish import naming, write_anew
 
-    try:
+    with naming(path, todo=f"name another file with {option}"):
         write_anew(path, data)
-    except OSError as problem:
-        raise OutputError(
-            f"cannot be written: {problem.strerror or problem}", path=path, todo=f"name another file with {option}"
-        ) from None
 
 
 def texts(values: Mapping[str, object]) -> list[str]:

@@ -34,7 +34,7 @@ from graphlink.ranks.times import Apart
 from graphlink.read import kinds
 from graphlink.read.heads import looks_like, read_head
 from graphlink.read.host import read_host
-from graphlink.read.source import unreadable
+from graphlink.read.source import reading
 from graphlink.records import first_absent
 from graphlink.report import summary
 from graphlink.run.discover.find import of_merged, ranks_of
@@ -292,10 +292,8 @@ def _recordings_of(path: Path) -> Sequence[Path]:
 
 def _inside(folder: Path) -> tuple[list[SideFile], list[Path]]:
     """Return the side files in a folder, and the other files that may be recordings."""
-    try:
+    with reading(folder):
         files = sorted(path for path in folder.iterdir() if path.is_file())
-    except OSError as problem:
-        raise unreadable(folder, problem) from None
     dumps = side_files([path for path in files if any_of("may_be_side_file", path.name)])
     of_dumps = {dump.path for dump in dumps}
     return dumps, [path for path in files if path not in of_dumps and is_looked_into(path.name)]

@@ -63,11 +63,10 @@ def fetch(url: str, folder: Path) -> Path:
     """Copy the file at ``url`` into ``folder``, under its own name. InputError when it is missing, a folder or cannot
     be read.
     """
-    system, path = _place(url)
     local = folder / _name(url)
     part = local.with_name(local.name + PART)
     try:
-        with _told(url, InputError, "be read"):
+        with _at(url, InputError, "be read") as (system, path):
             if system.isdir(path):
                 raise IsADirectoryError(url)
             system.get_file(path, str(part))
@@ -79,10 +78,9 @@ def fetch(url: str, folder: Path) -> Path:
 
 def fetch_start(remote: FileState, local: Path, size_bytes: int) -> None:
     """Copy the first ``size_bytes`` of a file. InputError when it cannot be read."""
-    system, path = _place(remote.name)
     data = b""
     if remote.size_bytes:  # object stores refuse a range of nothing
-        with _told(remote.name, InputError, "be read"):
+        with _at(remote.name, InputError, "be read") as (system, path):
             data = system.cat_file(path, start=0, end=min(size_bytes, remote.size_bytes))
     local.parent.mkdir(parents=True, exist_ok=True)
     local.write_bytes(data[:size_bytes])  # a web server may send all
@@ -90,8 +88,7 @@ def fetch_start(remote: FileState, local: Path, size_bytes: int) -> None:
 
 def remote(url: str) -> FileState:
     """Open the file at ``url``. InputError when it is missing, a folder or cannot be reached."""
-    system, path = _place(url)
-    with _told(url, InputError, "be read"):
+    with _at(url, InputError, "be read") as (system, path):
         info = system.info(path)
         if info["type"] != "file":
             raise IsADirectoryError(url)
@@ -116,23 +113,20 @@ def folders(url: str) -> list[str]:
 
 def is_file(url: str) -> bool:
     """Tell whether ``url`` is a file. Raises: InputError: that cannot be found out."""
-    system, path = _place(url)
-    with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
+    with _at(url, InputError, "be read") as (system, path), contextlib.suppress(FileNotFoundError):
         return bool(system.info(path)["type"] == "file")
     return False
 
 
 def is_folder(url: str) -> bool:
     """Tell whether ``url`` is a folder. Raises: InputError: that cannot be found out."""
-    system, path = _place(url)
-    with _told(url, InputError, "be listed"):
+    with _at(url, InputError, "be listed") as (system, path):
         return bool(system.isdir(path))
 
 
 def read(url: str) -> bytes | None:
     """Return the bytes of a file; None where there is none. InputError when it cannot be read."""
-    system, path = _place(url)
-    with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
+    with _at(url, InputError, "be read") as (system, path), contextlib.suppress(FileNotFoundError):
         data: bytes = system.cat_file(path)
         return data
     return None
@@ -140,8 +134,7 @@ def read(url: str) -> bytes | None:
 
 def put_file(path: Path, url: str) -> None:
     """Copy a local file to ``url``, in place of what is there. OutputError when it cannot be written."""
-    system, there = _place(url)
-    with _told(url, OutputError, "be written"):
+    with _at(url, OutputError, "be written") as (system, there):
         if url.partition("://")[0] in OBJECT_STORES:
             system.put_file(str(path), there)
             return
@@ -158,15 +151,13 @@ def put_file(path: Path, url: str) -> None:
 def remove(urls: Iterable[str]) -> None:
     """Remove files; one that is not there is fine. OutputError when one cannot be removed."""
     for url in urls:
-        system, path = _place(url)
-        with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
+        with _at(url, OutputError, "be removed") as (system, path), contextlib.suppress(FileNotFoundError):
             system.rm_file(path)
 
 
 def remove_folder(url: str) -> None:
     """Remove a folder with all in it; one that is not there is fine. OutputError when something cannot be removed."""
-    system, path = _place(url)
-    with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
+    with _at(url, OutputError, "be removed") as (system, path), contextlib.suppress(FileNotFoundError):
         system.rm(path, recursive=True)
 
 
@@ -177,8 +168,7 @@ def _plain_start(url: str) -> str:
 
 def _entries(url: str) -> list[tuple[str, dict[str, Any]]]:
     """Yield URL and fsspec's facts of what is right in a folder, or matches a pattern."""
-    system, path = _place(url)
-    with _told(url, InputError, "be listed"):
+    with _at(url, InputError, "be listed") as (system, path):
         if is_pattern(url):
             infos = list(system.glob(path, detail=True).values())
             base = _plain_start(url).rpartition("/")[0]
@@ -230,10 +220,13 @@ def _name(url: str) -> str:
 
 
 @contextlib.contextmanager
-def _told(url: str, kind: type[GraphlinkError], what: str) -> Iterator[None]:
-    """Convert whatever a file system raises (each has errors of its own) to an error that names the URL."""
+def _at(url: str, kind: type[GraphlinkError], what: str) -> Iterator[tuple[Any, str]]:
+    """Yield what ``_place`` returns, and convert whatever a file system raises (each has errors of its own) to an error
+    that names the URL.
+    """
+    place = _place(url)
     try:
-        yield
+        yield place
     except FileNotFoundError:
         missing = "bucket" if kind is OutputError else "file"
         raise kind(f"there is no such {missing} or folder", path=url, todo="check the name") from None

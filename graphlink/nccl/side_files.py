@@ -14,7 +14,7 @@ from graphlink.nccl.read.records import Communicator, DumpHead
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, looks_like, read_heads
 from graphlink.read.kinds import read_dump_kind
-from graphlink.read.source import unreadable
+from graphlink.read.source import reading
 from graphlink.run.discover.names import told_rank
 from graphlink.run.discover.pairing import Discovered, few, side_files
 from graphlink.run.options import Inputs
@@ -51,10 +51,8 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    try:
+    with reading(folder):
         return [path for path in folder.iterdir() if path.is_file() and any_of("may_be_side_file", path.name)]
-    except OSError as problem:
-        raise unreadable(folder, problem) from None
 
 
 def paired(found: Discovered, names: Sequence[Path]) -> Discovered:

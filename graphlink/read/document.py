@@ -10,7 +10,7 @@ import msgspec
 
 from graphlink.errors import InputError
 from graphlink.read.columns import MAX_NS
-from graphlink.read.source import unreadable
+from graphlink.read.source import reading
 from graphlink.records import Short
 from graphlink.version import __version__
 
@@ -38,10 +38,8 @@ def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
     Raises:
         InputError: it cannot be read, or is no ``what``.
     """
-    try:
+    with reading(path):
         data = path.read_bytes()
-    except (OSError, ValueError) as problem:
-        raise unreadable(path, problem) from None
     try:
         document = msgspec.json.decode(data, type=kind)
         if _LONG.search(data) and _beyond(msgspec.to_builtins(document)):

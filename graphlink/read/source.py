@@ -66,20 +66,19 @@ class Source:
 
         InputError when the packing is cut or damaged, or unpacks to far more than recordings do (a "zip bomb").
         """
-        try:
-            data, self._ahead = self._ahead[:size], self._ahead[size:]
-            if len(data) < size:
-                data += self._stream.read(size - len(data))
-        except _DAMAGED as error:
-            cut = isinstance(error, EOFError)
-            raise InputError(
-                f"the {self.packed} file is {'cut off' if cut else 'damaged'} ({error})",
-                path=self.path,
-                where=f"after {self.where(self.position)}",
-                todo="copy it again, once the program that writes it has ended, or record again",
-            ) from None
-        except OSError as error:
-            raise unreadable(self.path, error) from None
+        with reading(self.path):
+            try:
+                data, self._ahead = self._ahead[:size], self._ahead[size:]
+                if len(data) < size:
+                    data += self._stream.read(size - len(data))
+            except _DAMAGED as error:
+                cut = isinstance(error, EOFError)
+                raise InputError(
+                    f"the {self.packed} file is {'cut off' if cut else 'damaged'} ({error})",
+                    path=self.path,
+                    where=f"after {self.where(self.position)}",
+                    todo="copy it again, once the program that writes it has ended, or record again",
+                ) from None
         self.position += len(data)
         file = self._packed_file
         if file is not None and self.position > _SURELY_BYTES and self.position > MOST_RATIO * file.tell():
@@ -100,11 +99,9 @@ class Source:
 def open_source(path: str | Path) -> Iterator[Source]:
     """Open the file at ``path``, unpacked while it is read. InputError when it cannot be opened."""
     path = Path(path)
-    try:
+    with reading(path):
         file = path.open("rb")
         magic = file.peek(4)[:4]
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise unreadable(path, error) from None
     with file:
         if magic.startswith(GZIP):
             with _open_gzip(file, "rb") as unpacked:
@@ -116,8 +113,12 @@ def open_source(path: str | Path) -> Iterator[Source]:
             yield Source(path, file, "")
 
 
-def unreadable(path: Path, error: OSError | ValueError) -> InputError:
-    """Return the error of a file that cannot be read, with what to do."""
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    what, todo = _UNREADABLE.get(type(error), (f"cannot be read ({reason})", "check the file"))
-    return InputError(what, path=path, todo=todo)
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn why a file or folder cannot be read into an InputError that names it, with what to do."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        what, todo = _UNREADABLE.get(type(error), (f"cannot be read ({reason})", "check the file"))
+        raise InputError(what, path=path, todo=todo) from None

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from graphlink.errors import InputError, UsageError
 from graphlink.patterns import UserPattern
-from graphlink.read.source import unreadable
+from graphlink.read.source import reading
 from graphlink.replay.changes import Changes
 
 _MOST_BYTES: Final = 1 << 20  # of a file
@@ -45,11 +45,8 @@ def load_changes(path: Path | Mapping[str, Any]) -> Changes:
             return msgspec.convert(path, Changes, dec_hook=_pattern)
         except (msgspec.ValidationError, ValueError) as problem:
             raise UsageError(f"what_if: {problem}", todo="docs/replay.md has all tables and keys") from None
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as problem:
-        raise unreadable(path, problem) from None
+    with reading(path), path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise InputError(f"is no file of changes: it has more than {_MOST_BYTES:,} bytes", path=path)
     if _depth(data) > _MOST_DEEP:

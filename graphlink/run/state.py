@@ -147,11 +147,9 @@ def load(out: Out, of: str, kind: type[_Record]) -> _Record:
         InputError: it cannot be read.
     """
     name = f"{of}/{_FILES[kind]}"
-    try:
-        with out.opened(name) as stored:
-            return codec.load(stored, kind, out.where(name), AGAIN)
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror or problem}", path=out.where(name), todo=AGAIN) from None
+    where = out.where(name)
+    with publish.naming(where, "cannot be read", AGAIN, InputError), out.opened(name) as stored:
+        return codec.load(stored, kind, where, AGAIN)
 
 
 def keep_graph(graph: Graph, folder: Path) -> None:
@@ -171,10 +169,8 @@ def take_graph(rank: int, folder: Path) -> Graph:
     """
     path = folder / _GRAPH.format(rank)
     try:
-        with path.open("rb") as file:
+        with publish.naming(path, "cannot be read", AGAIN, InputError), path.open("rb") as file:
             return codec.load(file, Graph, path, AGAIN)
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror or problem}", path=path, todo=AGAIN) from None
     finally:
         path.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, TimedRows
 from graphlink.read.kineto_rows import MAX_SPAN_NS
-from graphlink.read.source import Source, open_source, unreadable
+from graphlink.read.source import Source, open_source, reading
 from graphlink.records import first_few
 from graphlink.tables import begins, how_many
 
@@ -110,13 +110,11 @@ def _machines(folder: Path) -> dict[int, dict[int, Path]]:
 
 
 def _numbered(folder: Path, name: re.Pattern[str], *, files: bool) -> dict[int, Path]:
-    try:
+    with reading(folder):
         if not folder.is_dir():
             what = "is a file, not a folder" if folder.exists() else "there is no such folder"
             raise InputError(what, path=folder, todo="name the folder that holds workerlog.0")
         paths = sorted(path for path in folder.iterdir() if (path.is_file() if files else path.is_dir()))
-    except OSError as problem:
-        raise unreadable(folder, problem) from None
     out: dict[int, Path] = {}
     for path in paths:
         if found := name.fullmatch(path.name):

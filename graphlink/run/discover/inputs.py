@@ -17,7 +17,7 @@ from graphlink.errors import InputError, UsageError, log
 from graphlink.output_names import SUMMARY
 from graphlink.read import kinds
 from graphlink.read.heads import Head, looks_like, read_head, read_heads
-from graphlink.read.source import open_source, unreadable
+from graphlink.read.source import open_source, reading
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
 from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files, without_twins
 from graphlink.run.options import Inputs
@@ -341,17 +341,13 @@ def _inside(folder: Path) -> list[Path]:
                 todo="say what it is: --kineto or --et",
             )
         raise _absent(folder)
-    try:
+    with reading(folder):
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as problem:
-        raise unreadable(folder, problem) from None
 
 
 def _is_folder(path: Path) -> bool:
-    try:
+    with reading(path):
         return path.is_dir()
-    except OSError as problem:
-        raise unreadable(path, problem) from None
 
 
 def _looks_like(path: Path, *, needed: bool = False) -> str | None:
