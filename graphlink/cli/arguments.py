@@ -31,12 +31,14 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def between(least: float, most: float, what: str) -> Callable[[str], float]:
-    """Return a function that parses a number from ``least`` to below ``most``; ``what`` names it in the error."""
+def between(least: float, most: float, what: str, unit: str = "") -> Callable[[str], float]:
+    """Return a function that parses a number from ``least`` to below ``most``, which may have its ``unit`` behind it;
+    ``what`` names it in the error.
+    """
 
     def number(text: str) -> float:
         try:
-            value = float(text)
+            value = float(text.removesuffix(unit))
         except ValueError:
             value = math.nan
         if not least <= value < most:

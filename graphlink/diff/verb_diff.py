@@ -7,22 +7,10 @@ import math
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import count
+from graphlink.cli.arguments import between, count
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import SLOWER
 from graphlink.wings import Option, VerbOptions
-
-
-def percentage(text: str) -> float:
-    """Return per cent, given as ``3%`` or ``3``."""
-    try:
-        value = float(text.removesuffix("%").strip())
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of per cent from 0")
-    return value
-
 
 DIFF_OPTIONS: Final = VerbOptions(
     (
@@ -32,7 +20,10 @@ DIFF_OPTIONS: Final = VerbOptions(
         Option("--markdown", action="store_true", help="print a verdict and one table for a pull request"),
         Option("--anyway", action="store_true", help="compare runs even if they are too different"),
         Option(
-            "--fail-on", type=percentage, metavar="PERCENT%", help="exit with 4 if B is slower than A by more: 3%% or 3"
+            "--fail-on",
+            type=between(0, math.inf, "number of per cent from 0", "%"),
+            metavar="PERCENT%",
+            help="exit with 4 if B is slower than A by more: 3%% or 3",
         ),
         Option("--top", type=count, default=6, metavar="N", help="how many changes and operations (default 6)"),
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,8 +28,6 @@ _MARKS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16")
 _DATED: Final = re.compile(
     r"(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?"
 )
-_SCREEN_TIME: Final = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MINUTE_NS: Final = 60 * 10**9
 _QUARTER: Final = 15
 # offsets from UTC in minutes that are in use (IANA's time zone database): whole hours, and these
@@ -113,10 +112,8 @@ class Window(msgspec.Struct, frozen=True):
 
 def moment(text: str) -> Moment | None:
     """Read a time as nvidia-smi or a screen of it writes it; None for any other form."""
-    screen = _SCREEN_TIME.fullmatch(text.strip())
-    if screen is not None and screen[1] in _MONTHS:
-        name, day, clock, year = screen.groups()
-        text = f"{year}-{_MONTHS.index(name) + 1:02}-{int(day):02} {clock}"
+    with suppress(ValueError):
+        text = str(datetime.strptime(text.strip(), "%a %b %d %H:%M:%S %Y"))
     dated = _DATED.fullmatch(text.strip())
     if dated is None:
         return None

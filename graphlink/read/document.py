@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -42,27 +43,21 @@ def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
         data = path.read_bytes()
     try:
         document = msgspec.json.decode(data, type=kind)
-        if _LONG.search(data) and _beyond(msgspec.to_builtins(document)):
-            raise InputError(f"is no {what}: a number is beyond 2**62", path=path, todo=todo)
+        if _LONG.search(data):
+            json.loads(data, parse_int=_within)
     except RecursionError:
         raise InputError(f"is no {what}: it is nested too deeply", path=path, todo=todo) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, ValueError) as problem:
         raise InputError(f"is no {what}: {problem}", path=path, todo=todo) from None
     return document
 
 
-def _beyond(document: Any) -> bool:
-    """Tell whether an integer in ``document`` is beyond 2**62."""
-    left = [document]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list | tuple):
-            left += value
-        elif isinstance(value, int) and abs(value) >= MAX_NS:
-            return True
-    return False
+def _within(text: str) -> int:
+    """Read an integer. Raises ValueError where it is beyond 2**62."""
+    number = int(text)
+    if abs(number) >= MAX_NS:
+        raise ValueError("a number is beyond 2**62")
+    return number
 
 
 class Made(msgspec.Struct):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -101,16 +102,15 @@ def kept(most: int) -> Before:
     """Return ``unchanged`` that keeps the ``most`` latest of what it made: a sweep reads and replays its graphs
     once.
     """
-    made: dict[tuple[object, ...], Unchanged] = {}
+    keep = lru_cache(most)(
+        lambda files, machine, groups, together: unchanged(dict(files), machine, dict(groups), together)
+    )
 
     def before(
         files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool
     ) -> Unchanged:
-        key = (*files.items(), machine, together, tuple((group, tuple(ranks)) for group, ranks in groups.items()))
-        made[key] = made.pop(key) if key in made else unchanged(files, machine, groups, together)
-        if len(made) > most:
-            del made[next(iter(made))]
-        return made[key]
+        members = tuple((group, tuple(ranks)) for group, ranks in groups.items())
+        return keep(tuple(files.items()), machine, members, together)
 
     return before
 

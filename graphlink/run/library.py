@@ -312,12 +312,13 @@ class Run:
             UsageError: a change names nothing, a value is out of range, there is no such machine or rank.
         """
         files = self._graph_files(rank)
-        if machine is not None and machine not in MACHINES:
-            raise bad_value("machine", machine, f"one of {', '.join(MACHINES)}")
-        if gb_per_s is not None and not 0 < gb_per_s < 1e9:
-            raise bad_value("gb_per_s", gb_per_s, "a bandwidth in GB/s above 0")
-        if launch_us is not None and not -1e9 < launch_us < 1e9:
-            raise bad_value("launch_us", launch_us, "a time in us")
+        for name, value, fits, allowed in (
+            ("machine", machine, machine in (None, *MACHINES), f"one of {', '.join(MACHINES)}"),
+            ("gb_per_s", gb_per_s, gb_per_s is None or 0 < gb_per_s < 1e9, "a bandwidth in GB/s above 0"),
+            ("launch_us", launch_us, launch_us is None or -1e9 < launch_us < 1e9, "a time in us"),
+        ):
+            if not fits:
+                raise bad_value(name, value, allowed)
         given = Changes() if what_if is None else load_changes(Path(what_if) if isinstance(what_if, str) else what_if)
         given = given.joined(changes_of(_several(scale), _several(remove_sync), gb_per_s, launch_us))
         changes = given.joined(graphs_of(_several(cuda_graph)))

@@ -7,7 +7,6 @@ clocks are aligned.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -16,6 +15,7 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.ranks.records import AlignedClocks, RankComms
 from graphlink.run.state import Manifest
+from graphlink.tables import grouped
 
 APART_NS: Final = 600 * 10**9
 JOB: Final = "the job"
@@ -57,10 +57,7 @@ def differences(
     What a recording has is shown but for jobs.
     """
     for what, of_each in labels:
-        sets: dict[str, list[_Recording]] = defaultdict(list)
-        for one, label in zip(recordings, of_each, strict=True):
-            if label:
-                sets[label].append(one)
+        sets = grouped((label, one) for one, label in zip(recordings, of_each, strict=True) if label)
         if len(sets) > 1:
             (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
             shown = "" if what.startswith(JOB) else f", {label} and {other}"

@@ -22,6 +22,7 @@ from graphlink.run.discover.names import is_named_as_recording, is_trace_name, n
 from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world, side_files, without_twins
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import rank_of
+from graphlink.tables import grouped
 from graphlink.wings import SideFile, any_of, side_file
 
 _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
@@ -311,10 +312,9 @@ def own_outputs(folder: Path) -> frozenset[str]:
 
 def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
     """Describe files that are no recordings as they are read here: what they are and what to do."""
-    of_kind: dict[kinds.FileKind | None, list[str]] = {}
-    for path in paths:
-        kind = kinds.kind_by_name(path.name) or kinds.ALL.get(_looks_like(path) or "")
-        of_kind.setdefault(kind, []).append(str(path))
+    of_kind = grouped(
+        (kinds.kind_by_name(path.name) or kinds.ALL.get(_looks_like(path) or ""), str(path)) for path in paths
+    )
     return tuple(f"left aside: {few(names)}: {kind.what} ({kind.todo})" for kind, names in of_kind.items() if kind)
 
 

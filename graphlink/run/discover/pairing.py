@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,7 +20,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.kinds import KINETO
 from graphlink.read.source import open_source
-from graphlink.records import NOTE, first_few
+from graphlink.records import NOTE, first_absent, first_few
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order, places, without_number
 from graphlink.run.one_run import APART_NS, differences, of_jobs
 from graphlink.run.options import Inputs
@@ -149,8 +149,7 @@ def holes(present: Collection[int], heads: Iterable[Head]) -> tuple[str, ...]:
     absent = world - sum(rank < world for rank in present)
     if not absent:
         return ()
-    first = islice((rank for rank in range(world) if rank not in present), _MOST_RANKS)
-    listed = ", ".join(map(str, first)) + (f", ... ({absent:,} in all)" if absent > _MOST_RANKS else "")
+    listed = first_absent(present, world, _MOST_RANKS) + f" ({absent:,} in all)" * (absent > _MOST_RANKS)
     return (f"rank{'s' * (absent > 1)} {listed} of {world:,} {'were' if absent > 1 else 'was'} {NOT_RECORDED}",)
 
 
@@ -336,13 +335,9 @@ def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[
     for apart_by, labels in _labels([head for _, head in files], several):
         if None in labels:
             continue
-        sets: dict[str, list[Head]] = defaultdict(list)
-        ranks: dict[str, set[int]] = defaultdict(set)
-        for (rank, head), label in zip(files, labels, strict=True):
-            sets[str(label)].append(head)
-            ranks[str(label)].add(rank)
-        if len(sets) == most and all(len(ranks[label]) == len(sets[label]) for label in sets):
-            return apart_by, sets
+        sets = grouped((str(label), file) for file, label in zip(files, labels, strict=True))
+        if len(sets) == most and all(len({rank for rank, _ in own}) == len(own) for own in sets.values()):
+            return apart_by, {label: [head for _, head in own] for label, own in sets.items()}
     return None
 
 
