@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import count
+from graphlink.cli.arguments import RUN_DIR, count
 from graphlink.cli.out import tell
 from graphlink.wings import Option, VerbOptions
 
 ADVICE_OPTIONS: Final = VerbOptions(
     (
-        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        RUN_DIR,
         Option("--rank", type=count, metavar="N", help="for this rank alone"),
         Option("--top", type=count, default=8, metavar="N", help="how many to print (default 8)"),
     ),

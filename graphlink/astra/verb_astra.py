@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.astra import TOPOLOGIES
-from graphlink.cli.arguments import gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import WHOLE_RUN_DIR, flag, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.wings import Option, VerbOptions
 
 ASTRA_OPTIONS: Final = VerbOptions(
     (
-        Option("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"),
+        WHOLE_RUN_DIR,
         Option("-o", "--out", metavar="FOLDER", help="where to (default DIR/astra-sim)"),
         Option(
             "--topology",
@@ -34,12 +34,11 @@ ASTRA_OPTIONS: Final = VerbOptions(
             metavar="NS",
             help="of a step between neighbours, instead of the measured one",
         ),
-        Option(
+        flag(
             "--replay-only",
-            action="store_true",
             help="communication takes its recorded time; ranks do not wait for each other",
         ),
-        Option("--force", action="store_true", help="replace the files of an earlier graphlink astra, and no others"),
+        flag("--force", help="replace the files of an earlier graphlink astra, and no others"),
     ),
     epilog="bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md",
 )
@@ -53,7 +52,7 @@ def astra(arguments: argparse.Namespace) -> int:
         OutputError: the folder holds other files, or an earlier run's without ``--force``.
         UsageError: the output folder is the one of the graphs.
     """
-    folder = Path(arguments.what)
+    folder = Path(arguments.dir)
     out = Path(arguments.out) if arguments.out else folder / "astra-sim"
     if out.exists() and folder.exists() and out.samefile(folder):
         raise UsageError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.astra import READERS, TOPOLOGIES
-from graphlink.cli.arguments import at_least_one, between, gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import WHOLE_RUN_DIR, at_least_one, between, flag, gigabytes_per_s, latency_ns
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, counted, ms
@@ -57,7 +57,7 @@ def _topology(text: str) -> str:
 
 SIMULATE_OPTIONS: Final = VerbOptions(
     (
-        Option("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"),
+        WHOLE_RUN_DIR,
         Option(
             "--astra-sim", metavar="FILE", help="the binary (default: that named by the environment variable ASTRA_SIM)"
         ),
@@ -89,7 +89,7 @@ SIMULATE_OPTIONS: Final = VerbOptions(
             "--jobs", type=at_least_one, metavar="N", help="simulations at a time (default: as cores and memory allow)"
         ),
         Option("--svg", metavar="FILE", help="also draw the times of a sweep"),
-        Option("-v", "--verbose", action="store_true", help="all ranks, and kinds of work of each"),
+        flag("-v", "--verbose", help="all ranks, and kinds of work of each"),
     ),
     epilog=_EPILOG,
 )
@@ -114,7 +114,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 
     binary = find_simulator(arguments.astra_sim or os.environ.get("ASTRA_SIM"))
     simulator = Simulator(binary, arguments.reader or reader_of(binary), arguments.timeout)
-    found = simulate_run(Path(arguments.what), simulator, networks, RunsOn(arguments.jobs), ranks)
+    found = simulate_run(Path(arguments.dir), simulator, networks, RunsOn(arguments.jobs), ranks)
     if arguments.svg is not None:
         from graphlink.page.charts import svg
 

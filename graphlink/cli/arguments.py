@@ -8,7 +8,7 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from graphlink.choices import CHOICES, MOST_GB_PER_S
 from graphlink.errors import InputError
@@ -50,6 +50,17 @@ def between(least: float, most: float, what: str, unit: str = "") -> Callable[[s
 
 gigabytes_per_s: Final = between(1e-6, MOST_GB_PER_S, "bandwidth in GB/s")
 latency_ns: Final = between(0, 1e9, "time in ns")
+
+
+RUN_DIR: Final = Option("dir", metavar="DIR", help="output folder of an earlier run")
+WHOLE_RUN_DIR: Final = Option(
+    "dir", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"
+)
+
+
+def flag(*names: str, **settings: Any) -> Option:
+    """Return an option that takes no value: it is given, or it is not."""
+    return Option(*names, action="store_true", **settings)
 
 
 def choice(name: str, help_text: str) -> Option:

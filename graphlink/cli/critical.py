@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from graphlink.cli.arguments import count, rank_files, run_folder
+from graphlink.cli.arguments import RUN_DIR, count, flag, rank_files, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.figures import Column, column, columns, table
@@ -40,10 +40,9 @@ _ABOUT: Final = (
 
 CRITICAL_OPTIONS: Final = VerbOptions(
     (
-        Option("what", metavar="DIR", help="output folder of an earlier run"),
-        Option(
+        RUN_DIR,
+        flag(
             "--across",
-            action="store_true",
             help="the path over all ranks instead of that of one: where a rank waited, it goes on at the rank that "
             "arrived late",
         ),
@@ -72,7 +71,7 @@ def critical(arguments: argparse.Namespace) -> int:
     """
     if not 1 <= arguments.top <= MOST:
         raise UsageError(f"--top {arguments.top}: from 1 to {MOST}")
-    folder = run_folder(arguments.what)
+    folder = run_folder(arguments.dir)
     if arguments.across:
         if arguments.rank is not None:
             raise UsageError("--across is over all ranks: leave --rank out")

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.choices import FORMATS
-from graphlink.cli.arguments import count
+from graphlink.cli.arguments import RUN_DIR, count, flag
 from graphlink.cli.out import tell
 from graphlink.records import Lines, Table, counted
 from graphlink.wings import Option, VerbOptions
 
 EXPORT_OPTIONS: Final = VerbOptions(
     (
-        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        RUN_DIR,
         Option("--format", required=True, choices=FORMATS, help="of the files"),
         Option("-o", "--out", metavar="FOLDER", help="where to (default DIR/tables)"),
         Option("--rank", type=count, metavar="N", help="of this rank alone"),
         Option(
             "--table", action="append", default=[], metavar="NAME", help="only this table; repeatable (default all)"
         ),
-        Option("--force", action="store_true", help="replace the files of an earlier graphlink export, and no others"),
+        flag("--force", help="replace the files of an earlier graphlink export, and no others"),
     ),
     epilog="docs/export.md has the columns of each table; parquet and arrow need pyarrow",
 )

@@ -14,7 +14,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
-from graphlink.cli.arguments import at_least_one, between, choice, count
+from graphlink.cli.arguments import at_least_one, between, choice, count, flag
 from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
@@ -34,9 +34,7 @@ USAGE: Final = "\n       ".join(
 _Record = TypeVar("_Record", bound="Recordings | Options")
 
 
-_FORCE: Final = Option(
-    "--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others"
-)
+_FORCE: Final = flag("--force", help="replace the files that the summary of an earlier run lists, and no others")
 _INPUTS: Final = (
     Option(
         "folder",
@@ -67,7 +65,7 @@ _INPUTS: Final = (
         metavar="N",
         help="rank of a single pair (default: as recorded, else from the file name, else 0)",
     ),
-    Option("--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning"),
+    flag("--strict", help="a rank or a partner that is missing is an error, not a warning"),
     Option(
         "--step",
         default="all",
@@ -100,7 +98,7 @@ _OUTPUTS: Final = (
         "-o", "--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)"
     ),
     Option("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)"),
-    Option("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops"),
+    flag("--linked", help="also write linked.<rank>.json, the ET merged with device ops"),
     Either(
         (
             Option(
@@ -109,7 +107,7 @@ _OUTPUTS: Final = (
                 default=CHOICES["timeline"][0],
                 help="what timeline.perfetto-trace shows; both: the replay too",
             ),
-            Option("--no-timeline", action="store_true", help="write no timeline"),
+            flag("--no-timeline", help="write no timeline"),
         )
     ),
     _FORCE,
@@ -120,14 +118,12 @@ _JOINING: Final = (
         "duration of communication in the graphs: as recorded (default), or without the time spent waiting for other "
         "ranks",
     ),
-    Option(
+    flag(
         "--keep-unmatched",
-        action="store_true",
         help="communication that other ranks lack stays communication, not computation",
     ),
-    Option(
+    flag(
         "--same-run",
-        action="store_true",
         help="recordings that differ in number of ranks, job or time are of one run all the same",
     ),
 )
@@ -136,10 +132,8 @@ _RUNNING: Final = (
     choice("engine", "processes of this machine (default), or a Ray cluster"),
     Either(
         (
-            Option("-q", "--quiet", action="store_true", help="errors only"),
-            Option(
-                "-v", "--verbose", action="store_true", help="a line for each stage on stderr, and all that was counted"
-            ),
+            flag("-q", "--quiet", help="errors only"),
+            flag("-v", "--verbose", help="a line for each stage on stderr, and all that was counted"),
         )
     ),
 )
@@ -150,15 +144,12 @@ LINK_OPTIONS: Final = VerbOptions(
         "outputs": _OUTPUTS,
         "several ranks": _JOINING,
         "running": (
-            Option(
-                "--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join"
-            ),
-            Option(
+            flag("--rank-job", help="only the work on these ranks, left in DIR for graphlink join"),
+            flag(
                 "--resume",
-                action="store_true",
                 help="go on with what an earlier command that failed or was killed left in DIR",
             ),
-            Option("--partial", action="store_true", help="publish the ranks that did not fail (exit status 3)"),
+            flag("--partial", help="publish the ranks that did not fail (exit status 3)"),
             *_RUNNING,
         ),
     }
@@ -166,7 +157,7 @@ LINK_OPTIONS: Final = VerbOptions(
 JOIN_OPTIONS: Final = VerbOptions(
     (
         Option("out", metavar="DIR", help="what the jobs were given as --out"),
-        Option("--strict", action="store_true", help="a rank without a job is an error, not a warning"),
+        flag("--strict", help="a rank without a job is an error, not a warning"),
         _FORCE,
         *_JOINING,
         *_RUNNING,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
-from graphlink.cli.arguments import between, count, gigabytes_per_s
+from graphlink.cli.arguments import between, count, flag, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.cli.replay_text import listing, text
 from graphlink.errors import UsageError
@@ -67,12 +67,9 @@ REPLAY_OPTIONS: Final = VerbOptions(
         Option("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph"),
         Option("--machine", choices=MACHINES, help="what replays (default: coupled for several ranks, ideal for one)"),
         Option("--rank", type=count, metavar="N", help="only this rank"),
-        Option(
-            "-v", "--verbose", action="store_true", help="with all that was found in the replay of the recording itself"
-        ),
-        Option(
+        flag("-v", "--verbose", help="with all that was found in the replay of the recording itself"),
+        flag(
             "--together",
-            action="store_true",
             help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
         ),
         Option(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink import output_names
-from graphlink.cli.arguments import count
+from graphlink.cli.arguments import count, flag
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.records import Lines, Table
@@ -24,7 +24,7 @@ SHOW_OPTIONS: Final = VerbOptions(
     (
         Option("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or a graph"),
         Option("--node", type=count, metavar="ID", help="the node of FILE.et to print, with its edges"),
-        Option("-v", "--verbose", action="store_true", help="of a folder: with all that was counted"),
+        flag("-v", "--verbose", help="of a folder: with all that was counted"),
     ),
 )
 

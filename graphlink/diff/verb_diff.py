@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import between, count
+from graphlink.cli.arguments import between, count, flag
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import SLOWER
 from graphlink.wings import Option, VerbOptions
@@ -17,8 +17,8 @@ DIFF_OPTIONS: Final = VerbOptions(
         Option("before", metavar="A", help="output folder of the run before"),
         Option("after", metavar="B", help="output folder of the run after"),
         Option("-o", "--out", metavar="FILE", help="also write a page for the browser, one HTML file"),
-        Option("--markdown", action="store_true", help="print a verdict and one table for a pull request"),
-        Option("--anyway", action="store_true", help="compare runs even if they are too different"),
+        flag("--markdown", help="print a verdict and one table for a pull request"),
+        flag("--anyway", help="compare runs even if they are too different"),
         Option(
             "--fail-on",
             type=between(0, math.inf, "number of per cent from 0", "%"),

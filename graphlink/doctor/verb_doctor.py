@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.capture.support import Support
+from graphlink.cli.arguments import flag
 from graphlink.cli.out import tell
 from graphlink.doctor.kinds import ENOUGH, INSPECTOR_BYTES, POOLS
 from graphlink.doctor.records import Finding
@@ -54,9 +55,8 @@ DOCTOR_OPTIONS: Final = VerbOptions(
             help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, recognised "
             "by content and paired by rank; of a folder that graphlink wrote, the recordings that it was made from",
         ),
-        Option(
+        flag(
             "--env",
-            action="store_true",
             help="before recording: what this PyTorch and this environment would not record",
         ),
     ),

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import output_names
-from graphlink.cli.arguments import count, rank_files
+from graphlink.cli.arguments import RUN_DIR, count, rank_files
 from graphlink.cli.out import tell
 from graphlink.wings import Option, VerbOptions
 
 IDLE_OPTIONS: Final = VerbOptions(
     (
-        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        RUN_DIR,
         Option("--rank", type=count, metavar="N", help="of this rank alone"),
         Option("--top", type=count, default=10, metavar="N", help="how many intervals and reasons (default 10)"),
     ),

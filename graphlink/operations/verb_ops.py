@@ -6,16 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import count, rank_files
+from graphlink.cli.arguments import RUN_DIR, count, flag, rank_files
 from graphlink.cli.out import tell
 from graphlink.wings import Option, VerbOptions
 
 OPS_OPTIONS: Final = VerbOptions(
     (
-        Option("dir", metavar="DIR", help="output folder of an earlier run"),
+        RUN_DIR,
         Option("--rank", type=count, metavar="N", help="of this rank alone"),
         Option("--top", type=count, default=10, metavar="N", help="how many operations (default 10)"),
-        Option("--whole-names", action="store_true", help="print paths and names of kernels in full"),
+        flag("--whole-names", help="print paths and names of kernels in full"),
     ),
 )
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import run_folder
+from graphlink.cli.arguments import RUN_DIR, run_folder
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.records import counted
 from graphlink.wings import Option, VerbOptions
@@ -16,7 +16,7 @@ _ABOUT: Final = "The page is one file that loads nothing from anywhere: open it,
 
 REPORT_OPTIONS: Final = VerbOptions(
     (
-        Option("what", metavar="DIR", help="output folder of an earlier run"),
+        RUN_DIR,
         Option("-o", "--out", metavar="FILE", help="where to (default DIR/report.html)"),
         Option("--svg", metavar="FOLDER", help="also write the charts of the page into this folder, for slides"),
         Option("--png", metavar="FOLDER", help="the same as PNG: pip install '.[pictures]'"),
@@ -33,7 +33,7 @@ def report(arguments: argparse.Namespace) -> int:
         OutputError: page or pictures cannot be written.
         UsageError: the page would overwrite another file, or nothing makes PNG.
     """
-    folder = run_folder(arguments.what)
+    folder = run_folder(arguments.dir)
     from graphlink import publish
     from graphlink.output_names import PAGE
     from graphlink.page.render import as_png, html, pictures, write
@@ -43,7 +43,7 @@ def report(arguments: argparse.Namespace) -> int:
     file = beside if arguments.out is None else Path(arguments.out)
     inside = file.resolve() == beside.resolve()
     if not inside:
-        refuse_overwriting(argparse.Namespace(what=arguments.what, out=arguments.out), "out")
+        refuse_overwriting(argparse.Namespace(dir=arguments.dir, out=arguments.out), "out")
     page = open_run(folder).page()
     data = html(page).encode()
     lines = [f"{file}: {counted(len(page.sections), 'section')}, {len(data) / 1e6:.2f} MB"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink import output_names
-from graphlink.cli.arguments import between, count, run_folder
+from graphlink.cli.arguments import RUN_DIR, between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, first_few, joined, like_it, ms, plain, shortened
@@ -33,7 +33,7 @@ docs/bubbles.md has the definitions, the causes, and how to read the picture."""
 
 BUBBLES_OPTIONS: Final = VerbOptions(
     (
-        Option("what", metavar="DIR", help="output folder of an earlier run"),
+        RUN_DIR,
         Option(
             "--top",
             type=count,
@@ -99,7 +99,7 @@ def bubbles(arguments: argparse.Namespace) -> int:
     from graphlink.pipeline import what_if_schedule as schedules
 
     _check(arguments)
-    folder = run_folder(arguments.what)
+    folder = run_folder(arguments.dir)
     file = file_of.load(folder / output_names.BUBBLES)
     offer = None
     if arguments.schedule is not None:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.arguments import at_least_one, choice, count, gigabytes_per_s, latency_ns
+from graphlink.cli.arguments import WHOLE_RUN_DIR, at_least_one, choice, count, flag, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.wings import Option, VerbOptions
@@ -18,7 +18,7 @@ the reason. docs/more-ranks.md"""  # noqa: E501
 
 SCALE_OPTIONS: Final = VerbOptions(
     (
-        Option("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks"),
+        WHOLE_RUN_DIR,
         Option("-o", "--out", metavar="DIR2", required=True, help="where to"),
         Option(
             "--data-parallel",
@@ -46,12 +46,12 @@ SCALE_OPTIONS: Final = VerbOptions(
             help="of a step of a collective that grows, instead of the fitted one",
         ),
         Option("--seed", type=count, default=0, metavar="N", help="of the times that are drawn for copies (default 0)"),
-        Option("--no-spread", action="store_true", help="copies take exactly the recorded times"),
+        flag("--no-spread", help="copies take exactly the recorded times"),
         Option(
             "--jobs", type=at_least_one, metavar="N", help="processes that write (default: as cores and memory allow)"
         ),
         choice("engine", "processes of this machine, or a Ray cluster that sees both folders"),
-        Option("--force", action="store_true", help="replace the files of an earlier run in DIR2, and no others"),
+        flag("--force", help="replace the files of an earlier run in DIR2, and no others"),
     ),
     epilog=_EPILOG,
 )
@@ -65,7 +65,7 @@ def scale(arguments: argparse.Namespace) -> int:
         OutputError: DIR2 holds the outputs of an earlier run, or cannot be written.
         UsageError: nothing is to be larger, or DIR2 is DIR.
     """
-    folder, out = Path(arguments.what), Path(arguments.out)
+    folder, out = Path(arguments.dir), Path(arguments.out)
     if out.exists() and folder.exists() and out.samefile(folder):
         raise UsageError("--out is the folder of the recorded graphs", todo="name another one")
     if arguments.data_parallel is None and arguments.pipeline is None and arguments.microbatches is None:
