@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -26,13 +26,12 @@ from graphlink.replay.across import load as load_across
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.workload import Workload, workload
 from graphlink.report.summary import MOST_BLOCKS, Rank, Summary
-from graphlink.wings import Parts, each
+from graphlink.wings import Parts, RecordT, each
 
 MOST_NODES: Final = (
     300_000  # of the graphs that are replayed once for each piece of advice: more would take more than some seconds
 )
 _MOST_TOLD: Final = 4  # ranks in detail, of more than ``MOST_BLOCKS``
-_File = TypeVar("_File")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Reading:
     groups: Groups
     parts: Parts
 
-    def of_rank(self, rank: int, path: Path, load_file: Callable[[Path], _File]) -> _File:
+    def of_rank(self, rank: int, path: Path, load_file: Callable[[Path], RecordT]) -> RecordT:
         """Read a file of a rank.
 
         Raises:
@@ -62,7 +61,7 @@ class Reading:
                 path=path,
                 todo=AGAIN,
             )
-        read: _File = file
+        read: RecordT = file
         return read
 
 

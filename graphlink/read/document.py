@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -14,10 +14,10 @@ from graphlink.read.columns import MAX_NS
 from graphlink.read.source import reading
 from graphlink.records import Short
 from graphlink.version import __version__
+from graphlink.wings import RecordT
 
 AGAIN: Final = "run graphlink again with --force"  # helps where a file of an earlier version is read
 _LONG: Final = re.compile(rb"[0-9]{19}")  # below, a number fits an int64
-T = TypeVar("T")
 
 
 class Written(Short, msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class Formatted(Written, frozen=True, kw_only=True):
     format: int = 1
 
 
-def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
+def load(path: Path, kind: type[RecordT], what: str, todo: str | None = None) -> RecordT:
     """Read the document at ``path`` as ``kind``, all integers in it within +-2**62, so that sums and floats of them
     stay finite.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
-from graphlink.tables import begins, counted_from, places
-
-_Made = TypeVar("_Made")
+from graphlink.tables import ValueT, begins, counted_from, places
 
 
 class Slot(IntEnum):
@@ -180,7 +178,7 @@ class Workload(Short):
         """Return the workload with other costs."""
         return replace(self, cost_ns=cost_ns, micros_ns=self.micros_with(cost_ns))
 
-    def of_edges(self, what: str, make: Callable[[], _Made]) -> _Made:
+    def of_edges(self, what: str, make: Callable[[], ValueT]) -> ValueT:
         """Return what ``make`` makes of the edges, once for all workloads that have them, with whatever times."""
         kept = self.kept
         first, source = kept.setdefault("", (self.first, self.source))
@@ -188,7 +186,7 @@ class Workload(Short):
             return make()
         if what not in kept:
             kept[what] = make()
-        made: _Made = kept[what]
+        made: ValueT = kept[what]
         return made
 
     @property

@@ -8,7 +8,7 @@ clocks are aligned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from graphlink.errors import InputError
 from graphlink.ranks.records import AlignedClocks, RankComms
 from graphlink.run.state import Manifest
 from graphlink.tables import grouped
+from graphlink.wings import RecordT
 
 APART_NS: Final = 600 * 10**9
 JOB: Final = "the job"
-_Recording = TypeVar("_Recording")
 
 
 def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> InputError | None:
@@ -48,8 +48,8 @@ def of_jobs(jobs: Sequence[str]) -> tuple[str, list[str | None]]:
 
 
 def differences(
-    recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]
-) -> Iterator[tuple[str, list[_Recording], list[_Recording]]]:
+    recordings: Sequence[RecordT], labels: Iterable[tuple[str, Sequence[str | None]]]
+) -> Iterator[tuple[str, list[RecordT], list[RecordT]]]:
     """Yield how recordings differ in what is the same in all of a run, in words, and those that have each of the two
     commonest labels.
 
