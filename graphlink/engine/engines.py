@@ -33,7 +33,9 @@ def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[Any]:
         from graphlink.engine.ray import session as ray_session
 
         return ray_session()
-    return contextlib.nullcontext()
+    from graphlink.engine.pool import session as pool_session
+
+    return pool_session()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -52,9 +53,11 @@ def run_all(
     finished: dict[int, ResultT | Lost] = {}
     everything = range(len(tasks))
     tries: list[Sequence[int]] = [everything]  # and then each task whose process died
-    for numbers in tries:
-        with contextlib.closing(_outcomes(work, tasks, numbers, at_once)) as outcomes:
-            for task, outcome in outcomes:
+    with session() as crew:
+        for numbers in tries:
+            if numbers is not everything:
+                _stop(crew)
+            for task, outcome in _outcomes(work, tasks, numbers, at_once, crew):
                 if isinstance(outcome, Lost) and numbers is everything:
                     tries.append([task])
                     continue
@@ -66,9 +69,8 @@ def run_all(
 class _Worker:
     """A process that works on one task after the other. ``task``: the number of the one that it has now, or None."""
 
-    def __init__(self, work: Callable[[TaskT], ResultT]):
+    def __init__(self) -> None:
         self.task: int | None = None
-        self._work = work
         self.pipe, self._theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(self._theirs, os.getpid()))
 
@@ -76,8 +78,8 @@ class _Worker:
         with self._theirs, _signals_held(), _without_script():
             self.process.start()
 
-    def give(self, task: int, value: object) -> None:
-        data = pickle.dumps((self._work, value), pickle.HIGHEST_PROTOCOL)
+    def give(self, task: int, work: Callable[[TaskT], ResultT], value: TaskT) -> None:
+        data = pickle.dumps((work, value), pickle.HIGHEST_PROTOCOL)
         self.task = task
         with contextlib.suppress(
             ConnectionError
@@ -92,38 +94,58 @@ class _Worker:
         self.process.close()
 
 
+_CREW: Final[ContextVar[list[_Worker] | None]] = ContextVar("crew", default=None)
+
+
+@contextlib.contextmanager
+def session() -> Iterator[list[_Worker]]:
+    """Let all calls of ``run_all`` inside share their workers: each takes half a second to import what it works with.
+    No worker is left when the outermost ends, or when anything is raised.
+    """
+    outer = _CREW.get()
+    crew: list[_Worker] = [] if outer is None else outer
+    with contextlib.ExitStack() as stack:
+        stack.callback(_stop, crew)
+        if outer is None:
+            stack.callback(_CREW.reset, _CREW.set(crew))
+        yield crew
+        if outer is not None:
+            stack.pop_all()
+
+
+def _stop(crew: list[_Worker]) -> None:
+    for worker in crew:
+        worker.stop()
+    crew.clear()
+
+
 def _outcomes(
-    work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], numbers: Sequence[int], at_once: int
-) -> Generator[tuple[int, ResultT | Lost], None, None]:
-    """Yield number and outcome of those tasks, as they come; no worker is left when it ends or is closed."""
+    work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], numbers: Sequence[int], at_once: int, crew: list[_Worker]
+) -> Iterator[tuple[int, ResultT | Lost]]:
+    """Yield number and outcome of those tasks, as they come."""
     waiting = list(reversed(numbers))
-    crew: list[_Worker] = []
-    try:
-        while waiting or any(worker.task is not None for worker in crew):
-            while waiting and len(crew) < at_once:
-                crew.append(_Worker(work))  # before it starts: a signal that comes meanwhile finds it in the crew
-                crew[-1].start()
-                crew[-1].give(waiting[-1], tasks[waiting.pop()])
-            for worker in crew:
-                if waiting and worker.task is None:
-                    worker.give(waiting[-1], tasks[waiting.pop()])
-            ready = wait([worker.pipe for worker in crew if worker.task is not None])
-            for worker in [worker for worker in crew if worker.pipe in ready]:
-                task, worker.task = worker.task, None
-                assert task is not None
-                try:
-                    outcome, error, trace = pickle.loads(worker.pipe.recv_bytes())
-                except (EOFError, OSError):
-                    worker.process.join()
-                    outcome, error, trace = Lost(_how_it_ended(worker.process.exitcode)), None, ""
-                    crew.remove(worker)
-                    worker.stop()
-                if error is not None:
-                    raise error from RuntimeError(trace)
-                yield task, outcome
-    finally:
-        for worker in crew:
-            worker.stop()
+    while waiting or any(worker.task is not None for worker in crew):
+        while waiting and len(crew) < at_once:
+            crew.append(_Worker())  # before it starts: a signal that comes meanwhile finds it in the crew
+            crew[-1].start()
+            crew[-1].give(waiting[-1], work, tasks[waiting.pop()])
+        for worker in crew[:at_once]:
+            if waiting and worker.task is None:
+                worker.give(waiting[-1], work, tasks[waiting.pop()])
+        ready = wait([worker.pipe for worker in crew if worker.task is not None])
+        for worker in [worker for worker in crew if worker.pipe in ready]:
+            task, worker.task = worker.task, None
+            assert task is not None
+            try:
+                outcome, error, trace = pickle.loads(worker.pipe.recv_bytes())
+            except (EOFError, OSError):
+                worker.process.join()
+                outcome, error, trace = Lost(_how_it_ended(worker.process.exitcode)), None, ""
+                crew.remove(worker)
+                worker.stop()
+            if error is not None:
+                raise error from RuntimeError(trace)
+            yield task, outcome
 
 
 def _how_it_ended(exitcode: int | None) -> str:

@@ -16,7 +16,7 @@ import engine_tasks
 import pytest
 from engine_tasks import Task, attempts, in_time_order, processes
 
-from graphlink.engine.pool import Lost, _Worker
+from graphlink.engine.pool import Lost, _Worker, session
 from graphlink.engine.pool import run_all as run_in_processes
 
 KILLED = Lost("its process was killed by signal 9, most likely for want of memory")
@@ -56,6 +56,20 @@ def test_workers_are_used_again_and_none_is_this_process(tmp_path: Path) -> None
     (worker,) = processes(tmp_path)
     assert worker != os.getpid()
     assert not alive(worker)
+
+
+def test_calls_of_one_session_share_workers_until_one_raises(tmp_path: Path) -> None:
+    with session():
+        run_all(engine_tasks.square, some(tmp_path, 4), 2)
+        first = processes(tmp_path)
+        run_all(engine_tasks.square, some(tmp_path, 6), 2)
+        assert processes(tmp_path) == first
+        assert all(alive(pid) for pid in first)
+        with pytest.raises(KeyError):
+            run_all(engine_tasks.reject_two, some(tmp_path, 4), 2)
+        assert not any(alive(pid) for pid in processes(tmp_path))
+        run_all(engine_tasks.square, some(tmp_path, 4), 2)
+    assert not any(alive(pid) for pid in processes(tmp_path))
 
 
 def test_a_single_task_runs_in_this_process_and_none_in_none(tmp_path: Path) -> None:
@@ -226,9 +240,9 @@ def group_size(group: int) -> int:
 
 
 def test_a_worker_whose_parent_goes_before_it_took_the_answer_ends_in_silence() -> None:
-    worker = _Worker(len)
+    worker = _Worker()
     worker.start()
-    worker.give(0, "abc")
+    worker.give(0, len, "abc")
     assert worker.pipe.poll(60)
     worker.pipe.close()
     worker.process.join(60)
