@@ -15,11 +15,14 @@ from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, Bool, CallRows, DeviceKind, SyncKind, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import counted
+from graphlink.spans import Neighbours
 from graphlink.steps import step_marks
 from graphlink.tables import (
     MOST,
     begins,
     codes,
+    counted_from,
+    in_order,
     last_before,
     lookup,
     marked,
@@ -185,11 +188,18 @@ def _syncs_by_time(trace: Trace) -> tuple[Trace, int]:
     row = np.flatnonzero(lookup(calls.correlation, syncs.correlation) == NOWHERE)
     if not len(row):
         return trace, 0
-    threads = np.unique(calls.tid[kind != NOWHERE])  # each has at most one call around a row
-    row, thread = np.repeat(row, len(threads)), np.tile(threads, len(row))
-    wanted = thread, syncs.kind[row].astype(np.int64)
-    call = last_before((calls.tid, kind), calls.start_ns, wanted, syncs.start_ns[row] + slack_ns + 1)
-    around = (call != NOWHERE) & (np.append(calls.end_ns, 0)[call] + slack_ns >= syncs.end_ns[row])
+    rows = Neighbours.of(syncs.kind[row].astype(np.int64), syncs.start_ns[row])
+    call = np.flatnonzero(rows.axis.has(kind))
+    until_ns = calls.end_ns + slack_ns + 1  # of several on a thread the last is around a row
+    earlier, later = successive(in_order(call, calls.tid, kind, calls.start_ns), calls.tid, kind)
+    until_ns[earlier] = np.minimum(until_ns[earlier], calls.start_ns[later] - slack_ns)
+    first, end = (
+        np.searchsorted(rows.at_ns, rows.axis.clipped(kind[call], at_ns[call]))
+        for at_ns in (calls.start_ns - slack_ns, until_ns)
+    )
+    count = np.maximum(end - first, 0)
+    row, call = row[rows.row[counted_from(first, count)]], np.repeat(call, count)
+    around = calls.end_ns[call] + slack_ns >= syncs.end_ns[row]
     row, call = row[around], call[around]
     alone = (np.bincount(row)[row] == 1) & (np.bincount(call)[call] == 1)
     of_syncs, of_calls = syncs.correlation.copy(), calls.correlation.copy()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -186,6 +187,18 @@ def test_a_sync_row_of_no_one_call_stays_alone(
         [Sync(SyncKind.DEVICE, *row) for row in rows],
     )
     assert tidy(trace).mended == {}
+
+
+def test_sync_rows_of_many_threads_take_memory_by_row() -> None:
+    count = 1_500  # of threads, and of rows: pairs of them would take 18 MB a column
+    calls = [Call("cudaEventSynchronize", 10 * i, 10 * i + 5, 0, tid=i) for i in range(count)]
+    trace = build_trace([], calls, [], [Sync(SyncKind.EVENT, 10 * i + 1, 10 * i + 4, 0) for i in range(count)])
+    tracemalloc.start()
+    mended = tidy(trace).mended
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mended == {"syncs-without-id": count}
+    assert most_bytes < 4_000_000
 
 
 def test_no_rows_are_put_right_at_once() -> None:
