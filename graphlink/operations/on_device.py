@@ -5,7 +5,7 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
