@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from graphlink.cli import main as graphlink
-from graphlink.cli.replay import replay_options
+from graphlink.cli.replay import REPLAY_OPTIONS
 from graphlink.engine import pool
 from graphlink.replay.band import recorded
 from graphlink.replay.changes import Changes, changes_of
@@ -91,7 +91,7 @@ def changes(arguments: Sequence[str]) -> Changes:
     if arguments[0].startswith("{"):
         return load_changes(msgspec.json.decode(arguments[0]))
     parser = argparse.ArgumentParser()
-    replay_options(parser)
+    REPLAY_OPTIONS.add_to(parser)
     told = parser.parse_args(["out", *arguments])
     return changes_of(told.scale, told.remove_sync, told.bandwidth, told.launch_cost)
 
