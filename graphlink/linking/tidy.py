@@ -32,6 +32,7 @@ from graphlink.tables import (
     take,
     tuples,
     unused,
+    values_at,
 )
 
 _SAID: Final = {
@@ -212,6 +213,14 @@ def _syncs_by_time(trace: Trace) -> tuple[Trace, int]:
     return replace(trace, calls=calls, syncs=syncs), len(row)
 
 
+def _least_from(values: I64, *lane: I64) -> I64:
+    """Return the least of each value and those behind it in its lane, whose rows follow each other."""
+    out, first = values.copy(), np.append(np.flatnonzero(begins(*lane)), len(values))
+    for begin, until in tuples(first[:-1], first[1:]):
+        out[begin:until] = np.minimum.accumulate(values[begin:until][::-1])[::-1]
+    return out
+
+
 def _clipped(trace: Trace) -> tuple[Trace, int, list[str]]:
     """End each device op where the next of its stream begins, if one behind it ended before it did: no stream does
     that. What ends before the next one ends is launched ahead (programmatic dependent launch), and stays; so do the
@@ -220,14 +229,15 @@ def _clipped(trace: Trace) -> tuple[Trace, int, list[str]]:
     device = trace.device
     took = np.flatnonzero((device.end_ns > device.start_ns) & (device.kind != DeviceKind.HOST))  # on another clock
     order = took[np.lexsort((took, device.stream[took], device.device[took]))]
+    call = lookup(trace.calls.correlation, device.correlation[order])
+    launched_ns = values_at(trace.calls.start_ns, call, MOST)
+    back = (call != NOWHERE) & (launched_ns > _least_from(launched_ns, device.device[order], device.stream[order]))
+    order = order[~back]  # what began before an earlier launch of its stream did is on a clock that was set back
     if not len(order):
         return trace, 0, []
     lane = codes(device.device[order], device.stream[order])
-    last = np.append(np.flatnonzero(np.diff(lane)), len(lane) - 1)
     ends = device.end_ns[order]
-    soonest = ends.copy()  # end of what ends first of an op and those behind it on its stream
-    for first, until in tuples(np.append(0, last[:-1] + 1), last + 1):
-        soonest[first:until] = np.minimum.accumulate(ends[first:until][::-1])[::-1]
+    soonest = _least_from(ends, lane)  # end of what ends first of an op and those behind it on its stream
     past = (lane[1:] == lane[:-1]) & (ends[:-1] > soonest[1:] + rounding_ns(trace))
     number = device.correlation[order]
     past &= (number[1:] != number[:-1]) | (number[1:] <= 0)

@@ -120,6 +120,20 @@ def test_an_op_behind_which_another_one_ended_ended_where_that_began() -> None:
     assert "long, recorded with 2.500 ms" in trace.warnings[0]
 
 
+@pytest.mark.parametrize("back_us", [150, 220, 380])
+def test_ops_on_a_clock_that_was_set_back_end_as_recorded_and_so_do_those_they_overlap(back_us: int) -> None:
+    calls = [Call("cudaLaunchKernel", at, at + 2, k) for k, at in enumerate(range(0, 1000, 100), 10)]
+    lengths = (90, 30, 95, 80, 20, 90, 10, 85, 40, 90)
+    ops = []
+    for k, (call, length) in enumerate(zip(calls, lengths, strict=True)):
+        start = call.start + 4 - back_us * (k >= 5)
+        ops.append(Device("k", start, start + length, call.correlation))
+    trace = tidy(build_trace([], calls, ops))
+    assert (trace.mended, trace.device.cut_ns) == ({}, None)
+    ops[1] = ops[1]._replace(end=ops[1].start + 700)  # that one is damaged
+    assert tidy(build_trace([], calls, ops)).mended == {"ends-overrun": 1}
+
+
 def test_nodes_of_one_graph_may_run_beside_each_other() -> None:
     ops = [Device("a", 0, 100, 1, graph=3), Device("b", 10, 20, 1, graph=3), Device("c", 130, 140, 2)]
     assert tidy(build_trace([], [], ops)).mended == {}
