@@ -32,7 +32,15 @@ from graphlink.causes import Cause, Texts
 from graphlink.choices import LATENCY_NS
 from graphlink.model import I64, NOWHERE, Bool, CommKind
 from graphlink.pipeline.autograd import RULE
-from graphlink.pipeline.between_ranks import TOLERANCE_NS, PeerExchanges, Producers, clock_warnings, matched, producers
+from graphlink.pipeline.between_ranks import (
+    TOLERANCE_NS,
+    PeerExchanges,
+    Producers,
+    clock_warnings,
+    matched,
+    producers,
+    simultaneous,
+)
 from graphlink.pipeline.named_ranges import OPTIMIZER
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import NO_TIME, Delays, Idle, PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory
@@ -40,7 +48,7 @@ from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, peers_of, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
 from graphlink.spans import Spans
-from graphlink.tables import MOST, how_many, sums, take, take_as, values_at
+from graphlink.tables import MOST, how_many, least, sums, take, take_as, values_at
 
 _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names that data-parallel training has, too
 
@@ -270,6 +278,7 @@ class _IdleRank:
         by_start = np.argsort(ranges.start_ns, kind="stable")
         self.passes = by_start[ranges.phase[by_start] != Pass.OPT]
         self.passing = take_as(ranges, self.passes, Spans)
+        self.decides = self._deciding()[self.passes]
         starts_ns = np.where(ranges.phase == Pass.OPT, MOST, ranges.start_ns)
         # from each range on, in the order of steps
         self.first_start_ns = np.append(np.minimum.accumulate(starts_ns[::-1])[::-1], MOST)
@@ -340,7 +349,7 @@ class _IdleRank:
         late_rank = values_at(self.peers.late_rank, exchange)
         resumed = idle.end_ns[pieces.of]
         # in which, or with which, work goes on
-        range_after = values_at(self.passes, spans.holding(self.passing, resumed))
+        range_after = values_at(self.decides, spans.holding(self.passing, resumed))
         needs, produced, arrived = self._inputs_ns(step, range_after, start, resumed)
 
         transfer = np.clip(self._transfer_ns(start, end, exchange, waits, produced), start, end)
@@ -371,6 +380,16 @@ class _IdleRank:
         self._add(step, Spans(profiler, transfer), delayed_by, delayed)
         transferred = Spans(transfer, end)
         self._add(step, transferred, Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
+
+    def _deciding(self) -> I64:
+        """Return of each range the one whose input decides when it starts: the last to come, of those that run at the
+        same time.
+        """
+        ranges, produced = self.run.ranges, self.needs.end_ns
+        group = simultaneous(ranges)
+        begun = least(len(group), group, ranges.start_ns)[group]
+        order = np.lexsort((np.where(produced <= begun, produced, NO_TIME), group))
+        return order[np.searchsorted(group[order], group, side="right") - 1]
 
     def _inputs_ns(self, step: StepEntry, needing: I64, start_ns: I64, resumed_ns: I64) -> tuple[Bool, I64, I64]:
         """Return for pieces of idle time whether the range ``needing`` after each needs another stage, when that one

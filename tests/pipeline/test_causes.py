@@ -14,11 +14,12 @@ from graphlink.model import CommKind
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.autograd import RULE
 from graphlink.pipeline.delays import joined, while_it_ran, with_exchanges
-from graphlink.pipeline.records import Delays, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Pass, Ranges, StageRun
 from graphlink.pipeline.schedules import orders, simulate
 from graphlink.pipeline.stages import pipes
 from tests.comm_ops import Op, comm_ops
 from tests.pipeline.made import even_times
+from tests.pipeline.pipelines import Box, ranges_of
 
 MS = 1_000_000
 NONE, CODES = np.zeros(0, np.int64), np.zeros(0, np.int32)
@@ -201,6 +202,34 @@ def test_messages_without_peers_tell_that_an_end_was_not_recorded(recorded: tupl
     assert found is not None
     assert (found.schedule == "unknown") == lacks
     assert any("at an end of the pipeline were not recorded" in text for text in found.warnings) == lacks
+
+
+def test_a_pair_waits_for_both_inputs_and_sends_both_outputs_when_it_ends() -> None:
+    """F1 of rank 0 has its input, and B0 beside it comes from rank 1 at 30; F1 ends at 44, the pair at 60."""
+    F, B = Pass.F, Pass.B
+    made = (
+        ((F, 0, 0, 0, 10), (F, 0, 1, 34, 44), (B, 0, 0, 35, 60), (B, 0, 1, 80, 90)),
+        ((F, 1, 0, 10, 20), (B, 1, 0, 20, 30), (F, 1, 1, 62, 70), (B, 1, 1, 70, 80)),
+    )
+    found = []
+    for run, passes, start, end in zip(runs("1F1B", 2, 2, 1, 0), made, (10, 30), (34, 62), strict=True):
+        ranges = ranges_of([Box(*one) for one in passes], ("zero-bubble",))
+        none = np.zeros(1, np.int32)
+        delays = Delays(none + start, none + end, np.full(1, Cause.UNKNOWN, np.uint8), none, none, ("",))
+        passed = comm_ops([Op(CommKind.UNKNOWN, "coalesced", start_ns=start, end_ns=end)])
+        work = spans.union_by(ranges.step, ranges.start_ns, ranges.end_ns)
+        found.append(replace(run, ranges=ranges, work=work, exchanges=passed, ordinal=np.full(1, -1), delays=delays))
+    idle = (pipeline := analyse(found)) and pipeline.idle
+    assert idle is not None
+    rows = zip(idle.rank.tolist(), idle.cause.tolist(), idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True)
+    inside = [row for row in rows if row[1] in (Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION)]
+    assert inside == [
+        (0, Cause.DEPENDENCY_STALL, 10, 30),
+        (0, Cause.EXPOSED_COMMUNICATION, 30, 34),
+        (0, Cause.DEPENDENCY_STALL, 60, 80),
+        (1, Cause.DEPENDENCY_STALL, 30, 60),
+        (1, Cause.EXPOSED_COMMUNICATION, 60, 62),
+    ]
 
 
 def test_chains_whose_last_ranks_exchange_messages_are_one_pipeline() -> None:
