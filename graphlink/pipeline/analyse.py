@@ -223,7 +223,7 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     recorded_from_ns = {run.rank: run.recorded_from_ns for run in runs}
     profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
     for run, needs, peers in zip(runs, producers(pipes), matched(runs), strict=True):
-        idle_rank = _IdleRank(run, needs, peers, recorded_from_ns, profiled, texts)
+        idle_rank = _IdleRank(run, needs, peers, recorded_from_ns, profiled, texts, lacks=bool(pipes.missing))
         for step, next_ns in zip(steps, next_starts_ns, strict=True):
             idle_rank.explain(step, next_ns)
         rows += idle_rank.rows
@@ -259,6 +259,7 @@ class _IdleRank:
     """One rank, prepared to explain the idle time of its steps.
 
     ``recorded_from_ns``, ``profiled``: of all ranks, when their recordings begin and when profilers kept them.
+    ``lacks``: some were not recorded.
     """
 
     def __init__(
@@ -269,6 +270,8 @@ class _IdleRank:
         recorded_from_ns: dict[int, int],
         profiled: dict[int, Delays],
         texts: Texts,
+        *,
+        lacks: bool,
     ) -> None:
         self.run, self.needs, self.peers, self.texts = run, needs, peers, texts
         self.rows = list[_Row]()
@@ -282,6 +285,9 @@ class _IdleRank:
         starts_ns = np.where(ranges.phase == Pass.OPT, MOST, ranges.start_ns)
         # from each range on, in the order of steps
         self.first_start_ns = np.append(np.minimum.accumulate(starts_ns[::-1])[::-1], MOST)
+        # receives of unknown parameters, among other calls: where a rank was not recorded, maybe from that
+        receives = np.array(["RECV" in name.upper() for name in run.exchanges.names], np.bool_)[run.exchanges.name]
+        self.hidden = lacks & receives & (run.exchanges.kind == CommKind.UNKNOWN)
         self.came_ns = np.full(len(run.exchanges.start_ns), NO_TIME)
         self.words: dict[int, str] = {}
         if run.witness is not None:
@@ -352,8 +358,10 @@ class _IdleRank:
         range_after = values_at(self.decides, spans.holding(self.passing, resumed))
         needs, produced, arrived = self._inputs_ns(step, range_after, start, resumed)
 
-        transfer = np.clip(self._transfer_ns(start, end, exchange, waits, produced), start, end)
         kind = values_at(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
+        inputs = ~needs & (values_at(self.run.ranges.start_ns, range_after, 0) == resumed)
+        kind[inputs & (values_at(self.hidden, exchange, 0) > 0)] = CommKind.RECV
+        transfer = np.clip(self._transfer_ns(start, end, exchange, kind, waits, produced), start, end)
         unrecorded = (kind == CommKind.RECV) & ~known & ~own  # only NCCL's own records tell waiting from transfer
         no_stall = own | (kind == CommKind.COLLECTIVE)
         stall = np.select([no_stall, unrecorded & ~needs, exchange == NOWHERE], [start, end, arrived], produced)
@@ -404,11 +412,10 @@ class _IdleRank:
         arrived = np.where(needs & begins, produced + values_at(self.needs.lag_ns, needing, 0), start_ns)
         return needs, np.where(needs, produced, start_ns), arrived
 
-    def _transfer_ns(self, start_ns: I64, end_ns: I64, exchange: I64, waits: Bool, produced_ns: I64) -> I64:
+    def _transfer_ns(self, start_ns: I64, end_ns: I64, exchange: I64, kind: I64, waits: Bool, produced_ns: I64) -> I64:
         """Return from when on each piece of idle time is transfer: as all sides tell, else NCCL's own records. Of
         unknown parameters it transfers once there is something to.
         """
-        kind = values_at(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
         by_nccl = values_at(self.came_ns, exchange, NO_TIME)
         known = values_at(self.peers.known, exchange, 0) > 0
         return np.select(

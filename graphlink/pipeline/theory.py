@@ -354,7 +354,13 @@ def _by_layers(measured: Measured) -> tuple[I64, Bool]:
 
 def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None, assumed: list[str]) -> I64:
     """Return times with all four phases known, as far as ``schedule`` needs them."""
-    durations = durations.copy()
+    durations, lacking = durations.copy(), ~seen.any(axis=0)
+    if lacking.any() and not lacking.all():
+        many = seen.sum(axis=1)
+        mean = np.rint(np.where(seen, durations, 0).sum(axis=1) / np.maximum(many, 1)).astype(np.int64)
+        durations[:, lacking], seen = mean[:, None], seen | (lacking & (many > 0)[:, None])
+        stages = ", ".join(map(str, np.flatnonzero(lacking)[:8].tolist()))
+        assumed.append(f"of some stages nothing was measured ({stages}): they take the mean of the others")
     _, B, I, W = durations
     apart = seen[Pass.I] & seen[Pass.W]
     B[:] = np.where(seen[Pass.B], B, I + W)
@@ -398,15 +404,15 @@ def _placed(
         assumed.append("a pair takes as long as its forward and its backward one after the other")
     times = measured.times
     same = virtual == times.stages and (schedule in V_SHAPED) == (measured.recognised.schedule in V_SHAPED)
+    home = np.stack([measured.home[1:], measured.home[:-1]])
+    unknown = (home == NOWHERE).any(axis=0)
+    moved = (home[0] != home[1]) & ~unknown
+    lags = times.forward_ns, times.backward_ns
+    forward, backward = (round(float(lag[moved].mean())) if moved.any() else 0 for lag in lags)
     if same and (schedule == "DualPipe") == (measured.recognised.schedule == "DualPipe"):
-        return ActionTimes(durations, times.forward_ns, times.backward_ns)
-    moved = (measured.home[1:] != measured.home[:-1]) & (measured.home[1:] != NOWHERE) & (measured.home[:-1] != NOWHERE)
-    forward, backward = (
-        np.full(virtual - 1, round(float(lags[moved].mean())) if moved.any() else 0)
-        for lags in (times.forward_ns, times.backward_ns)
-    )
+        return ActionTimes(durations, np.where(unknown, forward, lags[0]), np.where(unknown, backward, lags[1]))
     assumed.append("each transfer between ranks takes the mean of the measured ones")
-    return ActionTimes(durations, forward, backward)
+    return ActionTimes(durations, *(np.full(virtual - 1, mean) for mean in (forward, backward)))
 
 
 def _layers_of_stages(measured: Measured) -> list[ByPhase]:

@@ -301,7 +301,8 @@ def offer(
             )
         kept = KEPT if kept is None else kept
         found = what_if(schedule, microbatches, measured, pieces, input_share, of_1f1b, kept)
-        step = step_time(measured, found, file.steps, [file.stages[i].rank for i in replica(file)], ranges)
+        ranks = [file.stages[i].rank for i in replica(file)]
+        step = step_time(measured, found, file.steps, ranks, ranges) if len(ranks) == file.pipeline.stages else UNSET
     except ValueError as problem:  # of a damaged file, too
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
     return found._replace(
@@ -316,9 +317,8 @@ def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:
     every, mine = ranges_of(file), replica(file)
     ranges = [every[i] for i in mine]
     layers = tuple(tuple(file.stages[i].layers or ()) for i in mine)
-    return ranges, replace(
-        measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device), layers=layers
-    )
+    recognised = replace(recognise(ranges), stages=file.pipeline.stages)
+    return ranges, replace(measure(ranges, recognised, waits_inside=not file.definition.sees_device), layers=layers)
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:
@@ -346,7 +346,8 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
         caption = f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
     count = len({stage.replica for stage in file.stages})
     whole = caption if count == 1 else f"{caption}, one pipeline of {count}"
-    above = _drawn(orders, timed, whole, [file.stages[i].rank for i in replica(file)])
+    rank_of = {file.stages[i].stage: f"rank {file.stages[i].rank}" for i in replica(file)}
+    above = _drawn(orders, timed, whole, [rank_of.get(k, "not recorded") for k in range(len(orders))])
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), file.steps)
     drawing = picture(file.pipeline, [above, *panels])
@@ -354,10 +355,10 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
         write_anew(path, drawing)
 
 
-def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[int]) -> Panel:
-    """Return a computed step as a panel of the picture; ``ranks``: what its rows are called."""
+def _drawn(orders: Sequence[Order], timed: Timed, caption: str, rows: Sequence[str]) -> Panel:
+    """Return a computed step as a panel of the picture; ``rows``: what its rows are called."""
     actions, row = concat(*orders), np.repeat(np.arange(len(orders)), [*map(len, orders)])
     chunk = np.concatenate([codes(order.stage) for order in orders])
     start, end, phase = np.concatenate(timed.start_ns), np.concatenate(timed.end_ns), actions.phase.astype(np.int64)
     boxes = Marks(row, phase, start, end, actions.stage, chunk, actions.microbatch, np.zeros_like(row), ("",))
-    return computed(caption, tuple(f"rank {rank}" for rank in ranks), boxes)
+    return computed(caption, tuple(rows), boxes)

@@ -204,26 +204,45 @@ def test_messages_without_peers_tell_that_an_end_was_not_recorded(recorded: tupl
     assert any("at an end of the pipeline were not recorded" in text for text in found.warnings) == lacks
 
 
+Passes = tuple[tuple[Pass, int, int, int, int], ...]
+
+
+def waiting(run: StageRun, passes: Passes, from_ns: int, until_ns: int) -> StageRun:
+    """A rank with one kernel of unknown parameters, which sends and receives."""
+    ranges = ranges_of([Box(*one) for one in passes], ("zero-bubble",))
+    none = np.zeros(1, np.int32)
+    delays = Delays(none + from_ns, none + until_ns, np.full(1, Cause.UNKNOWN, np.uint8), none, none, ("",))
+    passed = comm_ops([Op(CommKind.UNKNOWN, "coalesced SEND, RECV", start_ns=from_ns, end_ns=until_ns)])
+    work = spans.union_by(ranges.step, ranges.start_ns, ranges.end_ns)
+    return replace(run, ranges=ranges, work=work, exchanges=passed, ordinal=np.full(1, -1), delays=delays)
+
+
+def stalls(ranks: list[StageRun]) -> list[tuple[int, ...]]:
+    """Rank, cause, start and end of what was a stall or communication."""
+    found = analyse(ranks)
+    assert found is not None
+    columns = (found.idle.rank, found.idle.cause, found.idle.start_ns, found.idle.end_ns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [row for row in rows if row[1] in (Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION)]
+
+
+def test_a_receive_among_other_calls_waits_for_a_rank_that_was_not_recorded() -> None:
+    """One kernel sends F0 and receives B0. If rank 1 was recorded it is known that B0 was there to be sent at 30."""
+    F, B = Pass.F, Pass.B
+    first, second = runs("1F1B", 2, 1, 1, 0)
+    first = replace(waiting(first, ((F, 0, 0, 0, 10), (B, 0, 0, 40, 50)), 10, 40), peers=(1,))
+    second = waiting(second, ((F, 1, 0, 10, 20), (B, 1, 0, 20, 30)), 30, 31)
+    assert stalls([first, second]) == [(0, Cause.DEPENDENCY_STALL, 10, 30), (0, Cause.EXPOSED_COMMUNICATION, 30, 40)]
+    assert stalls([first]) == [(0, Cause.DEPENDENCY_STALL, 10, 40)]
+
+
 def test_a_pair_waits_for_both_inputs_and_sends_both_outputs_when_it_ends() -> None:
     """F1 of rank 0 has its input, and B0 beside it comes from rank 1 at 30; F1 ends at 44, the pair at 60."""
     F, B = Pass.F, Pass.B
-    made = (
-        ((F, 0, 0, 0, 10), (F, 0, 1, 34, 44), (B, 0, 0, 35, 60), (B, 0, 1, 80, 90)),
-        ((F, 1, 0, 10, 20), (B, 1, 0, 20, 30), (F, 1, 1, 62, 70), (B, 1, 1, 70, 80)),
-    )
-    found = []
-    for run, passes, start, end in zip(runs("1F1B", 2, 2, 1, 0), made, (10, 30), (34, 62), strict=True):
-        ranges = ranges_of([Box(*one) for one in passes], ("zero-bubble",))
-        none = np.zeros(1, np.int32)
-        delays = Delays(none + start, none + end, np.full(1, Cause.UNKNOWN, np.uint8), none, none, ("",))
-        passed = comm_ops([Op(CommKind.UNKNOWN, "coalesced", start_ns=start, end_ns=end)])
-        work = spans.union_by(ranges.step, ranges.start_ns, ranges.end_ns)
-        found.append(replace(run, ranges=ranges, work=work, exchanges=passed, ordinal=np.full(1, -1), delays=delays))
-    idle = (pipeline := analyse(found)) and pipeline.idle
-    assert idle is not None
-    rows = zip(idle.rank.tolist(), idle.cause.tolist(), idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True)
-    inside = [row for row in rows if row[1] in (Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION)]
-    assert inside == [
+    first, second = runs("1F1B", 2, 2, 1, 0)
+    first = waiting(first, ((F, 0, 0, 0, 10), (F, 0, 1, 34, 44), (B, 0, 0, 35, 60), (B, 0, 1, 80, 90)), 10, 34)
+    second = waiting(second, ((F, 1, 0, 10, 20), (B, 1, 0, 20, 30), (F, 1, 1, 62, 70), (B, 1, 1, 70, 80)), 30, 62)
+    assert stalls([first, second]) == [
         (0, Cause.DEPENDENCY_STALL, 10, 30),
         (0, Cause.EXPOSED_COMMUNICATION, 30, 34),
         (0, Cause.DEPENDENCY_STALL, 60, 80),

@@ -37,6 +37,15 @@ def test_the_measured_schedule_itself_gives_the_measured_step(schedule: str, p: 
     assert found.timed.own_ns == timed.own_ns
 
 
+def test_a_stage_that_was_not_recorded_takes_the_mean_of_the_others() -> None:
+    made = orders("1F1B", 4, 8)
+    whole = recorded(made, simulate(made, even_times(4, 120, 120, 120, 30)))
+    recognised = replace(recognise(some := [whole[0], whole[1], whole[3]]), stages=4)
+    found = what_if("1F1B", 8, measure(some, recognised), chunks=1)
+    assert found.timed.makespan_ns == simulate(made, even_times(4, 120, 120, 120, 30)).makespan_ns
+    assert found.other.assumed[1] == "of some stages nothing was measured (2): they take the mean of the others"
+
+
 def test_the_table_from_one_run() -> None:
     run = measured("ZB-H1", 4, 8)
     makespans = {
