@@ -39,7 +39,6 @@ from graphlink.pipeline.between_ranks import (
     clock_warnings,
     matched,
     producers,
-    simultaneous,
 )
 from graphlink.pipeline.named_ranges import OPTIMIZER
 from graphlink.pipeline.recognise import Recognised, recognise
@@ -222,8 +221,8 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     rows, texts = list[_Row](), Texts()
     recorded_from_ns = {run.rank: run.recorded_from_ns for run in runs}
     profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
-    for run, needs, peers in zip(runs, producers(pipes), matched(runs), strict=True):
-        idle_rank = _IdleRank(run, needs, peers, recorded_from_ns, profiled, texts, lacks=bool(pipes.missing))
+    for run, needs, peers, together in zip(runs, producers(pipes), matched(runs), pipes.together, strict=True):
+        idle_rank = _IdleRank(run, needs, peers, together, recorded_from_ns, profiled, texts, lacks=bool(pipes.missing))
         for step, next_ns in zip(steps, next_starts_ns, strict=True):
             idle_rank.explain(step, next_ns)
         rows += idle_rank.rows
@@ -267,6 +266,7 @@ class _IdleRank:
         run: StageRun,
         needs: Producers,
         peers: PeerExchanges,
+        together: I64,
         recorded_from_ns: dict[int, int],
         profiled: dict[int, Delays],
         texts: Texts,
@@ -281,7 +281,7 @@ class _IdleRank:
         by_start = np.argsort(ranges.start_ns, kind="stable")
         self.passes = by_start[ranges.phase[by_start] != Pass.OPT]
         self.passing = take_as(ranges, self.passes, Spans)
-        self.decides = self._deciding()[self.passes]
+        self.decides = self._deciding(together)[self.passes]
         starts_ns = np.where(ranges.phase == Pass.OPT, MOST, ranges.start_ns)
         # from each range on, in the order of steps
         self.first_start_ns = np.append(np.minimum.accumulate(starts_ns[::-1])[::-1], MOST)
@@ -389,13 +389,10 @@ class _IdleRank:
         transferred = Spans(transfer, end)
         self._add(step, transferred, Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
 
-    def _deciding(self) -> I64:
-        """Return of each range the one whose input decides when it starts: the last to come, of those that run at the
-        same time.
-        """
-        ranges, produced = self.run.ranges, self.needs.end_ns
-        group = simultaneous(ranges)
-        begun = least(len(group), group, ranges.start_ns)[group]
+    def _deciding(self, group: I64) -> I64:
+        """Return of each range the one whose input decides when it starts: the last to come, of those of a group."""
+        produced = self.needs.end_ns
+        begun = least(len(group), group, self.run.ranges.start_ns)[group]
         order = np.lexsort((np.where(produced <= begun, produced, NO_TIME), group))
         return order[np.searchsorted(group[order], group, side="right") - 1]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
-from graphlink.pipeline.records import NO_TIME, Pass, Ranges, StageRun
+from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.ranks.records import Matches, RankComms
 from graphlink.tables import (
     MOST,
@@ -163,9 +163,7 @@ def producers(pipes: Pipes) -> tuple[Producers, ...]:
         for name in ("phase", "stage", "microbatch", "step", "start_ns", "end_ns")
     )
     count = len(phase)
-    together = codes(
-        np.repeat(np.arange(len(sizes)), sizes), np.concatenate([simultaneous(r.ranges) for r in pipes.runs])
-    )
+    together = codes(np.repeat(np.arange(len(sizes)), sizes), np.concatenate(pipes.together))
     end = largest(count, together, end, -MOST)[together]
     rank = np.repeat([run.rank for run in pipes.runs], sizes)
     direction = np.where(phase == Pass.F, 1, np.where(np.isin(phase, (Pass.B, Pass.I)), -1, 0))
@@ -181,17 +179,6 @@ def producers(pipes: Pipes) -> tuple[Producers, ...]:
     columns = (values_at(end, source, NO_TIME), spread(count, needs, lag, 0), values_at(rank, source))
     phase_of = values_at(phase, source, 0).astype(np.uint8)
     return _by_run(Producers(*columns, values_at(stage, source), phase_of), sizes)
-
-
-def simultaneous(ranges: Ranges) -> I64:
-    """Number the ranges of a rank, by start; those that run at the same time, for half of one of them, have one number:
-    a pair of DualPipe waits for the inputs of both, and both of its outputs leave when it ends.
-    """
-    order = np.argsort(ranges.start_ns, kind="stable")
-    start, end = ranges.start_ns[order], ranges.end_ns[order]
-    shorter = np.minimum((end - start)[:-1], (end - start)[1:])
-    apart = 2 * (np.maximum.accumulate(end)[:-1] - start[1:]) <= shorter
-    return spread(len(order), order, np.cumsum(np.append(0, apart)[: len(order)]))
 
 
 def clock_warnings(pipes: Pipes, tolerance_ns: int, *, placed: bool) -> list[str]:

@@ -65,8 +65,8 @@ class NameRule(msgspec.Struct, frozen=True):
     """Patterns of whole names, with groups ``phase``, ``stage``, ``chunk``, ``microbatch``, ``layer``.
 
     ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication,
-    schedule marks). ``split_b``: its ``B`` is the input gradient as soon as ``W`` ranges occur. ``whole``: of names of
-    parts, the range around all parts of a forward and a backward.
+    schedule marks). ``split_b``: its ``B`` is the input gradient where ``W`` ranges occur, of the same microbatch if
+    they have one. ``whole``: of names of parts, the range around all parts of a forward and a backward.
     """
 
     name: str
@@ -304,7 +304,9 @@ def _finished(
     constant = len(np.unique(given)) == 1 and len(given) > 2
     phase = raw.phase.copy()
     if rule.split_b and (phase == Pass.W).any():
-        phase[phase == Pass.B] = Pass.I
+        split = raw.microbatch[phase == Pass.W] == NOWHERE
+        _, code = numbered_rows(raw.stage, raw.chunk, raw.microbatch)
+        phase[(phase == Pass.B) & (split.any() | np.isin(code, code[phase == Pass.W]))] = Pass.I
     numbers = nowhere(len(phase)) if constant else raw.microbatch
     which = (raw.phase == Pass.OPT).astype(np.int32)
     entries = nested(replace(raw, phase=phase, microbatch=numbers, rule=which, rules=(rule.name, OPTIMIZER.name)))

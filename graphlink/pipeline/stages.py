@@ -9,8 +9,8 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Pass, StageRun
-from graphlink.tables import MOST, codes, grouped, take, tuples, turns
+from graphlink.pipeline.records import Pass, Ranges, StageRun
+from graphlink.tables import MOST, codes, grouped, spread, take, tuples, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Pipes:
     steps: tuple[int, ...]
     missing: tuple[int, ...]  # ranks that these exchange activations with, but that were not recorded
     warnings: tuple[str, ...]
+    together: tuple[I64, ...] = ()  # of each run the number of each range, equal where several run at the same time
 
 
 def pipes(runs: Sequence[StageRun]) -> Pipes:
@@ -94,7 +95,7 @@ def members(pipes: Pipes, pipe: int) -> list[int]:
 def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
     """Fill in virtual stages: those of the schedule (and its microbatches) where one was recognised, ``recognised``
     having one entry a pipeline; else of the recording, else chunk * p + place."""
-    runs = list(pipes.runs)
+    runs, together = list(pipes.runs), [simultaneous(run.ranges) for run in pipes.runs]
     for pipe, found in enumerate(recognised):
         for place, i in enumerate(members(pipes, pipe)):
             ranges = runs[i].ranges
@@ -104,8 +105,21 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
             for step in found.steps:
                 rows, order = step.rows[place], step.orders[place]
                 stage[rows], microbatch[rows], chunk[rows] = order.stage, order.microbatch, order.stage // pipes.length
+                first = np.flatnonzero(order.paired)
+                together[i][rows[first + 1]] = together[i][rows[first]]
             runs[i] = replace(runs[i], ranges=replace(ranges, stage=stage, chunk=chunk, microbatch=microbatch))
-    return replace(pipes, runs=tuple(runs))
+    return replace(pipes, runs=tuple(runs), together=tuple(together))
+
+
+def simultaneous(ranges: Ranges) -> I64:
+    """Number the ranges of a rank, by start; those that run at the same time, for half of one of them, have one number:
+    a pair of DualPipe waits for the inputs of both, and both of its outputs leave when it ends.
+    """
+    order = np.argsort(ranges.start_ns, kind="stable")
+    start, end = ranges.start_ns[order], ranges.end_ns[order]
+    shorter = np.minimum((end - start)[:-1], (end - start)[1:])
+    apart = 2 * (np.maximum.accumulate(end)[:-1] - start[1:]) <= shorter
+    return spread(len(order), order, np.cumsum(np.append(0, apart)[: len(order)]))
 
 
 def _by_sources(runs: Sequence[StageRun], missing: Sequence[int]) -> list[tuple[int, int]] | None:

@@ -14,9 +14,10 @@ from graphlink.model import CommKind
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.autograd import RULE
 from graphlink.pipeline.delays import joined, while_it_ran, with_exchanges
+from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Delays, Pass, Ranges, StageRun
 from graphlink.pipeline.schedules import orders, simulate
-from graphlink.pipeline.stages import pipes
+from graphlink.pipeline.stages import pipes, with_stages
 from tests.comm_ops import Op, comm_ops
 from tests.pipeline.made import even_times
 from tests.pipeline.pipelines import Box, ranges_of
@@ -249,6 +250,20 @@ def test_a_pair_waits_for_both_inputs_and_sends_both_outputs_when_it_ends() -> N
         (1, Cause.DEPENDENCY_STALL, 30, 60),
         (1, Cause.EXPOSED_COMMUNICATION, 60, 62),
     ]
+
+
+def test_a_pair_of_dualpipe_is_one_also_where_its_passes_run_one_after_the_other() -> None:
+    ranks = [
+        replace(run, ranges=replace(run.ranges, chunk=run.ranges.stage // 4)) for run in runs("DualPipe", 4, 8, 1, 0)
+    ]
+    recorded = pipes(ranks)
+    followed = recognise([run.ranges for run in recorded.runs])
+    (step,), whole = followed.steps, with_stages(recorded, [followed])
+    for rows, order, together in zip(step.rows, step.orders, whole.together, strict=True):
+        first = np.flatnonzero(order.paired)
+        assert len(first)
+        assert (together[rows[first]] == together[rows[first + 1]]).all()
+        assert len(np.unique(together)) == len(together) - len(first)
 
 
 def test_chains_whose_last_ranks_exchange_messages_are_one_pipeline() -> None:

@@ -45,6 +45,15 @@ def test_ranges_that_cross_others_are_told_where_the_rest_explains_the_run() -> 
     ]
 
 
+def test_a_backward_with_a_weight_gradient_of_its_own_is_the_input_gradient() -> None:
+    """DualPipe splits some backwards. Where weight gradients have no number any backward may be split."""
+    for weight, phases in (("W1.0.0", [Pass.B, Pass.I, Pass.W]), ("W_clear.0.0", [Pass.I, Pass.I, Pass.W])):
+        names = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0", weight)
+        entries, _ = found(*(Host(name, 100 * k, 100 * k + 90, annotation=True) for k, name in enumerate(names, 1)))
+        assert entries is not None
+        assert entries.phase.tolist()[2:] == phases
+
+
 def test_layers_of_dualpipe_are_parts_of_the_pair_around_them() -> None:
     """Two steps of two pairs each, whose forward and backward have two layers: two microbatches, not eight."""
     names = ("attn(F)", "mlp(B)", "mlp(W)", "mlp(F)", "attn(B)", "attn(W)")
