@@ -4,8 +4,8 @@ receives for their send.
 A collective begins when its last member is ready (and that one's start delay is over), and takes the shortest recorded
 time of a member: that one waited for nobody. On the host (gloo) a row may end long after its collective was done, which
 is when the first row of a member ended; one that somebody waited for ends as much later as recorded. A message is on
-its way from when both ends have begun, so a receive ends no sooner than its send; a send waits for nobody. Wherever
-ranks do not wait for each other this is the ideal machine.
+its way from when both ends have begun, so a receive ends no sooner than its send, or as much sooner as recorded; a send
+waits for nobody. Wherever ranks do not wait for each other this is the ideal machine.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def _ends(work: Workload, match: Matched, took: _Took, sent: Messages) -> I64:
     cost[sent.receive] = work.fixed_ns[sent.receive] + transfer_ns
     cost[collective] = work.fixed_ns[collective]  # it is ready when its own start delay is over
     costs = np.concatenate([match.clock.begin_ns, cost[chains.head], took.took_ns])
-    lags = np.append(behind_ns[chains.node] + work.lags()[chains.edge], -sent_ns - work.fixed_ns[sent.receive])
+    of_messages = -sent_ns - work.fixed_ns[sent.receive] - sent.early_ns
+    lags = np.append(behind_ns[chains.node] + work.lags()[chains.edge], of_messages)
     lags = np.append(lags, np.zeros(int(joint.edge.max(initial=-1)) + 1, np.int64))[joint.edge]
     ends = spread(len(costs), joint.order, passed(joint.first, joint.source, costs[joint.order], lags), NOT_RUN)
     ends = ends[joint.ends_at][chains.of_node]

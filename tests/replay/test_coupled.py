@@ -196,20 +196,22 @@ def test_a_message_is_on_its_way_from_when_both_ends_have_begun(late_us: int, en
     assert (int(done.end_ns[1]), int(done.end_ns[3])) == (14_000, ends_ns)  # 4 us: the shorter of the two did not wait
 
 
-def test_a_message_of_a_send_that_costs_nothing_takes_what_was_recorded_after_both_had_begun() -> None:
+@pytest.mark.parametrize("ends_us", [15, 12], ids=["row begins as it left", "row begins when it had come"])
+def test_a_message_of_a_send_that_costs_nothing_takes_what_was_recorded_after_both_had_begun(ends_us: int) -> None:
     first = [
         N(0, CPU, 10, name="before"),
         N(1, CPU, 3, ((0, H),), name="c10d::send", start_us=10),
         N(2, CPU, 0, ((1, H),), name="gloo:send", start_us=13),
         N(3, SEND, 0, ((2, L),), name="gloo:send", peer=1, start_us=13),
     ]
-    second = [N(0, CPU, 3), N(1, RECV, 12, ((0, L),), peer=0, start_us=3), N(2, CPU, 1, ((1, Y),), start_us=15)]
+    received = N(1, RECV, ends_us - 3, ((0, L),), peer=0, start_us=3)
+    second = [N(0, CPU, 3), received, N(2, CPU, 4, ((1, Y),), start_us=ends_us)]
     work, done, _ = played([first, second], {})
-    assert done.end_ns[5] == 15_000 and done.joined[5] == 3
+    assert done.end_ns[5] == ends_us * 1_000 and done.joined[5] == 3
     path = critical_path(work, done)
-    assert path.length_ns == 16_000 and MESSAGE in path.kind.tolist()
+    assert path.length_ns == (ends_us + 4) * 1_000 and MESSAGE in path.kind.tolist()
     slower = replace(work, cost_ns=work.cost_ns + np.where(np.arange(len(work)) == 0, 7_000, 0))
-    assert play_coupled(slower, matched(slower, {})).end_ns[5] == 22_000
+    assert play_coupled(slower, matched(slower, {})).end_ns[5] == (ends_us + 7) * 1_000
 
 
 def test_ranks_begin_on_the_clock_of_the_run() -> None:
