@@ -132,11 +132,11 @@ def peer_ops(linked: Linked) -> PeerOps:
 
 def partners(linked: Linked, entries: Entries) -> tuple[int, ...]:
     """Return the ranks that a rank exchanges messages with; ``NOWHERE`` for each side of a stage where nothing names
-    them: with one it exchanges as many as it has passes. More where they are no multiple.
+    them: with one it exchanges as many as it has passes. Three where they are no multiple.
     """
     peer = peer_ops(linked).peer
     sides, rest = divmod(len(peer), max(1, how_many(np.isin(entries.phase, (Pass.F, Pass.B, Pass.I)))))
-    return (NOWHERE,) * (sides + 2 * (rest > 0)) if (peer == NOWHERE).any() else tuple(np.unique(peer).tolist())
+    return (NOWHERE,) * (3 if rest else sides) if (peer == NOWHERE).any() else tuple(np.unique(peer).tolist())
 
 
 def _peer(comm: Comm) -> int | None:

@@ -96,7 +96,7 @@ def test_a_message_that_nested_rows_record_counts_once_also_where_neither_names_
     """PyTorch 2.4 records no peer. A rank exchanges as many messages with each side as it has passes."""
     send = Comm("send", "Float", 4, 4, group_size=4)
     passes = [Host("forward", 10, 20, annotation=True), Host("backward", 30, 40, annotation=True)]
-    for count, sides in ((2, (-1,)), (4, (-1, -1)), (3, (-1, -1, -1))):
+    for count, sides in ((2, (-1,)), (4, (-1, -1)), (1, (-1, -1, -1)), (3, (-1, -1, -1))):
         rows = [
             Host(name, 100 * k + at, 100 * k + 90 - at, comm=send)
             for k in range(1, count + 1)
