@@ -392,10 +392,11 @@ def _with_gain(
 def _beyond_idle(run: Outputs, changed: Workload, after_ns: int, gain_ns: int) -> str:
     """Return of a change that leaves device ops as they are how it can gain more than the time in which a device ran
     none; "" where it does not."""
-    before, after = ((w.cost_ns - w.fixed_ns)[np.isin(w.work, _ON_DEVICE)].sum() for w in (run.work, changed))
     devices = [(rank.replay.measured_ns, gpu, spent([gpu])) for rank in ranks_of(run) for gpu in rank.gpu]
     idle_ns = max((ns - times.total() + times["idle_ns"] for ns, _, times in devices), default=gain_ns)
-    if gain_ns <= idle_ns or after < before:
+    works = (run.work, changed) if gain_ns > idle_ns else ()
+    took_ns = [(each.cost_ns - each.fixed_ns)[np.isin(each.work, _ON_DEVICE)].sum() for each in works]
+    if not took_ns or took_ns[1] < took_ns[0]:
         return ""
     at_once = after_ns < max(gpu.compute_ns for _, gpu, _ in devices)
     why = "kernels that ran one behind the other run at once then, so a real change saves less"

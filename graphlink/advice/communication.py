@@ -28,6 +28,7 @@ MIB: Final = 1 << 20
 BOUNDED: Final = "if all of it took no time; a real change saves less"
 _JOINED: Final = (2, 4, 8, 64)  # buckets in one, that are tried
 _USUAL: Final = 8  # where nothing but their calls is saved
+_LEAST_MB: Final = 50  # of a bucket that is larger than those of DDP, which have 25 unless told
 _ONLY: Final = 0.9  # of what waits for collectives, in copies
 _EXPOSED: Final = "communication that no computation hides"
 _ACROSS: Final = "with all ranks linked look at graphlink critical-path DIR --across"
@@ -49,19 +50,19 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
         return
     devices = [one for rank in ranks_of(run) for one in rank.gpu]
     messages = np.isin(run.work.per_file(lambda file: file.type), (NodeType.COMM_SEND, NodeType.COMM_RECV))
-    of_model = _of_model(run)
-    whose = "messages" if 2 * how_many(comm & messages) > how_many(comm) else ""
-    whose = whose or "model" * bool(2 * cost_ns[of_model].sum() > cost_ns[comm].sum())
+    of_model = 2 * cost_ns[_of_model(run)].sum() > cost_ns[comm].sum()
+    whose = "messages" if 2 * how_many(comm & messages) > how_many(comm) else "model" * bool(of_model)
     excluded_ns = sum(one.excluded_ns or 0 for one in devices)
     whole_ns = sum(one.comm_ns for one in devices) - excluded_ns
-    evidence = f"{ms(spent(devices)['exposed_comm_ns'])} ms of {ms(whole_ns)} ms are exposed" + (
-        f"; {ms(excluded_ns)} ms more of waiting, in collectives that are excluded, are not counted" * bool(excluded_ns)
-    )
     yield Candidate(
         Advice(
             kind="exposed_communication",
             what=_EXPOSED,
-            evidence=evidence if whole_ns else _on_host(run),
+            evidence=f"{ms(spent(devices)['exposed_comm_ns'])} ms of {ms(whole_ns)} ms are exposed"
+            + f"; {ms(excluded_ns)} ms more of waiting, in collectives that are excluded, are not counted"
+            * bool(excluded_ns)
+            if whole_ns
+            else _on_host(run),
             todo=_TODO[whose],
             supposed=BOUNDED.replace(
                 "; ", "; what ranks wait for that others compute stays; " if whose == "messages" else "; "
@@ -128,7 +129,7 @@ def buckets(run: Outputs) -> Iterator[Candidate]:
     size_mib = float(np.median(sizes)) / MIB
     for times, known in joins:
         left = sum(-(-length // times) for length in lengths) / sum(lengths)
-        capacity = f" (bucket_cap_mb={ceil(max(times * size_mib, 1)):,} of DDP, or more)" * bool(size_mib)
+        capacity = f" (bucket_cap_mb={ceil(max(times * size_mib, _LEAST_MB))} of DDP, or more)" * bool(size_mib)
         yield Candidate(
             Advice(
                 kind="small_collectives" if small else "exposed_communication",

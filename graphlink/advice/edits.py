@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MOST_CHARACTERS: Final = 66  # of a line: it is not broken where a terminal has 80
-# what is to be done, as advice has it, and the line: of what is said first
+# what is to be done, as advice has it, and the line: of what is said first. No line is broken where a terminal has 80
 _LINES: Final = tuple(
     (re.compile(words), line)
     for words, line in (
@@ -16,7 +15,6 @@ _LINES: Final = tuple(
         (r"num_workers=(\d+)", r"DataLoader(..., num_workers=\1)"),
         (r"\(num_workers\)", "DataLoader(..., num_workers=8, prefetch_factor=4)"),
         (r"fused=True of ([A-Z]\w+)", r"torch.optim.\1(..., fused=True)"),
-        (r"fused=True of the optimizer", "torch.optim.AdamW(..., fused=True)"),
         (r"bucket_cap_mb=(\d+)", r"DistributedDataParallel(model, bucket_cap_mb=\1)"),
         (r"--sequence-parallel", "torchrun ... --sequence-parallel --tp-comm-overlap"),
         (r"\(isend, irecv\)", "works = torch.distributed.batch_isend_irecv(operations)"),
@@ -31,6 +29,7 @@ _LINES: Final = tuple(
         (r"torch\.compile", "model = torch.compile(model)"),
         (r"into pinned memory", 'host = torch.empty_like(x, device="cpu", pin_memory=True)'),
         (r"non_blocking=True", 'x = x.pin_memory().to("cuda", non_blocking=True)'),
+        (r"torch\.cuda\.Event", "event = torch.cuda.Event(enable_timing=True); event.record()"),
         (r"no \.item\(\)", "losses.append(loss.detach())  # and .item() after the last step"),
         (r"gc\.freeze", "gc.collect(); gc.freeze(); gc.disable()"),
         (r"cudnn\.benchmark = False", "torch.backends.cudnn.benchmark = False"),

@@ -28,12 +28,13 @@ from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, rank
 from graphlink.advice.records import ENOUGH_PCT, Advice, Kind
 from graphlink.advice.stages import stages
 from graphlink.advice.uneven import OUTSIDE, aside, compilations, pauses, stragglers, uneven
+from graphlink.choices import LATENCY_NS
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms, shares_words
 from graphlink.replay.changes import Changes, Selector, TimeChange
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.spans import overlap_ns, union
-from graphlink.tables import sums
+from graphlink.tables import codes, sums
 
 _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and what to do; the first that a name fits
     ("-> Pageable", "to pageable memory", TO_HOST),
@@ -110,8 +111,8 @@ def _copied(work: Workload) -> tuple[str, str]:
     copies, busy = (work.work == Work.COPY) & ~sets, np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets
     if not copies.any():
         return "", ""
-    _, device = np.unique(np.stack([work.member, work.column("device")]), axis=1, return_inverse=True)
-    begin_ns = begin_ns + device.ravel() * (int((begin_ns + took_ns).max()) + 1)  # one device behind the other
+    device = codes(work.member, work.column("device"))
+    begin_ns = begin_ns + device * (int((begin_ns + took_ns).max()) + 1)  # one device behind the other
     end_ns = begin_ns + took_ns
     hidden_ns = overlap_ns(union(begin_ns[busy], end_ns[busy]), begin_ns[copies], end_ns[copies])
     exposed_ns = took_ns[copies] - (hidden_ns if (hidden_ns < took_ns[copies]).any() else 0)
@@ -225,8 +226,9 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
     usual_us = float(np.median(run.work.fixed_ns[run.work.work == Work.KERNEL])) / 1000
     late_ns = np.where(run.work.work == Work.DELAY, run.work.cost_ns, run.work.fixed_ns) - round(usual_us * 1000)
     late_ns = late_ns[late_ns > 0]
-    worth = 100 * idle_ns >= ENOUGH_PCT * max(rank.replay.measured_ns for rank in ranks_of(run))
-    turns, again = run.turns if known and worth else "", "record again"
+    long_ns = int(late_ns[late_ns > LATENCY_NS].sum())
+    worth = 100 * long_ns >= ENOUGH_PCT * max(rank.replay.measured_ns for rank in ranks_of(run))
+    turns = run.turns if known and worth else ""
     yield Candidate(
         Advice(
             kind="late_starts",
@@ -239,9 +241,9 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             f"GPUs were idle for {ms(idle_ns)} ms after launches"
             + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else "")
             + run.recorded,
-            todo=f"end the other process ({run.tools.processes} shows it), or {again} when the GPU is free"
+            todo=f"end the other process ({run.tools.processes} shows it), or record again when the GPU is free"
             if turns
-            else f"look for another process on the GPU ({run.tools.processes}), and {again}"
+            else f"look for another process on the GPU ({run.tools.processes}), and record again"
             + ", with torch.cuda.synchronize() before the first recorded step" * (not known)
             + "; graphlink doctor tells what the recording lacks",
             supposed=f"if none began later than usual, {usual_us:,.1f} us after it could",

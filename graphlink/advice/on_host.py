@@ -42,7 +42,7 @@ _ADAM: Final = re.compile(r"^Optimizer\.step#AdamW?\.step")  # SparseAdam and ot
 _SEVERAL: Final = 4  # sorts of ops in it; a fused one has one or two
 _FUSED: Final = 0.25  # of the time of Adam on the CPU, for 16 to 262,144 numbers a tensor (docs/advice.md)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
-_CAN_FUSE: Final = re.compile(r"^Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step$")
+_CAN_FUSE: Final = re.compile(r"^Optimizer\.step#(Adam|AdamW|SGD)\.step$")  # on a GPU
 _BY_ITSELF: Final = "enumerate(DataLoader)#_SingleProcess"
 _READ: Final = re.compile(r"DtoH|[Dd]evice -> (?:Pageable|Pinned|Host)")
 MOST_WORKERS: Final = 16  # that are advised
@@ -50,6 +50,10 @@ _ON_DEVICE: Final = (
     "the GPU",
     "no .item(), .cpu(), print or nonzero of device tensors in the step",
 )
+_SYNCHRONIZE: Final = (
+    "no torch.cuda.synchronize() in the step: record torch.cuda.Event to time it, or to let another stream wait"
+)
+_NO_CALL: Final = "ask for what it waits for later, behind other work of the host"  # it looks at memory again and again
 _PIN: Final = "; copies with pinned memory and non_blocking=True"
 _TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice|(?:Pageable|Pinned|Host) -> [Dd]evice")
 _COPIED: Final = (
@@ -340,7 +344,14 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         if own.on_device:
             pin = "Pinned" not in cause and (any(map(COPY.fullmatch, own.calls)) or "Pageable" in cause)
             data = _READ.search(cause) and own.copied_ns > own.count * launch_ns  # a value is copied in less
-            todo = _COPIED if _TO_DEVICE.search(cause) else TO_HOST if data else todo + _PIN * pin
+            helps = (
+                (_TO_DEVICE.search(cause), _COPIED),
+                (data, TO_HOST),
+                (any("DeviceSynchronize" in name for name in own.calls), _SYNCHRONIZE),
+                (not (own.calls or RUNTIME_CALL.fullmatch(op)), _NO_CALL),
+                (True, todo + _PIN * pin),
+            )
+            todo = next(words for holds, words in helps if holds)
         yield Candidate(
             Advice(
                 kind="blocking_sync",

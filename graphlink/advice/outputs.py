@@ -103,10 +103,13 @@ class Outputs:
     def turns(self) -> str:
         """Return how many late starts are of one length, as where another process has a device in turns, of the first
         rank with such ones, in words; "" where none has."""
-        ranks = (rank for rank in ranks_of(self) if self.folder and rank.gpu)
-        idle = (rank_idle(load_idle(Path(self.folder or ".", output_names.idle(rank.rank))), 0) for rank in ranks)
-        found = (late_lines(late)[0].strip() for rank in idle for late in rank.late_starts if late)
-        return next(found, "").partition(":")[0]
+        ranks = [rank.rank for rank in ranks_of(self) if rank.gpu] if self.folder else []
+        idle = (rank_idle(load_idle(Path(self.folder or ".", output_names.idle(rank))), 0) for rank in ranks)
+        return (
+            next((late_lines(late)[0] for rank in idle for late in rank.late_starts if late), "")
+            .partition(":")[0]
+            .strip()
+        )
 
 
 def scaled(*scales: tuple[Work, str, float], rank: int | None = None) -> Changes:

@@ -55,10 +55,9 @@ def stages(run: Outputs) -> Iterator[Candidate]:
         words, why, cause = _slowest(load(run.folder / output_names.BUBBLES), part)
     if cause == "rest":
         cause = max(causes.keys() & _TODO.keys(), key=causes.__getitem__, default="schedule")
-    count = pipeline.microbatches
-    words = words | {"microbatches": f" (n_microbatches={2 * count} in place of {count})" * (count > 0)}
-    idle = pipeline.bubble_rate_makespan
+    idle, count = pipeline.bubble_rate_makespan, pipeline.microbatches
     share = "" if idle is UNSET else f", {percent(idle, 1)} of the time of its steps"
+    more = {"microbatches": f" (n_microbatches={2 * count} in place of {count})" * (count > 0)}
     named = {f"{OF_STAGE.get(name, name)} ({name})": ns for name, ns in causes.items()}
     yield Candidate(
         Advice(
@@ -66,7 +65,7 @@ def stages(run: Outputs) -> Iterator[Candidate]:
             what="stages of the pipeline stand idle",
             evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')} together{share}: "
             f"{shares_words(named, sum(causes.values()), 3)}{why}",
-            todo=(_TODO[cause] + _MORE * (cause != "schedule")).format_map(words),
+            todo=(_TODO[cause] + _MORE * (cause != "schedule")).format_map(words | more),
             why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
             "simulates one"
             if part == "schedule"

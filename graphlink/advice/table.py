@@ -18,11 +18,13 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     command that computes the gain."""
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
     basis = path_of(report, f", {ms(report.path_ns)} ms")
-    head = f"{some}: gains are per cent of {basis}. Each is of one change alone, two do not save their sum"
-    head += "; times in seen are added up over the ranks" * (len(report.ranks) > 1)
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
     gains = [one.share_pct for one in shown if one.gain_ns is not None]
-    head += "; a cause stands before what follows from it, which may gain more" * (gains != sorted(gains, reverse=True))
+    head = (
+        f"{some}: gains are per cent of {basis}. Each is of one change alone, two do not save their sum"
+        + "; times in seen are added up over the ranks" * (len(report.ranks) > 1)
+        + "; a cause stands before what follows from it, which may gain more" * (gains != sorted(gains, reverse=True))
+    )
     out: Lines = [*([report.once, ""] if report.once else []), head]
     first = [
         (k, one) for k, one in enumerate(shown, 1) if k <= top or one.gain_pct is None

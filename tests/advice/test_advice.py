@@ -18,7 +18,7 @@ import pytest
 import graphlink
 from graphlink.advice.advise import advised, change_of, in_order, main_advice
 from graphlink.advice.communication import _only_copied, buckets, exposed
-from graphlink.advice.edits import _LINES, MOST_CHARACTERS, line_for
+from graphlink.advice.edits import _LINES, line_for
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
@@ -505,7 +505,7 @@ def test_what_to_do_has_a_line_to_paste(todo: str, line: str) -> None:
 
 def test_lines_to_paste_are_python_or_commands_and_fit_on_a_line() -> None:
     for _, line in _LINES:
-        assert len(line) <= MOST_CHARACTERS, line
+        assert len(line) <= 66, line
         if not line.startswith(("nvidia-smi", "rocm-smi", "torchrun")):
             ast.parse(line.replace("\\1", "N"))
 
@@ -994,6 +994,24 @@ def test_waits_of_an_op_are_told_by_what_most_of_their_time_is_for(
     ]
     assert told.evidence.startswith(f"3 waits (cudaMemcpyAsync), {said}")
     assert told.todo.startswith(do) and "non_blocking=True" in told.todo
+
+
+@pytest.mark.parametrize(
+    ("calls", "do"),
+    [
+        (("cudaDeviceSynchronize",), "no torch.cuda.synchronize() in the step"),
+        (("cudaStreamSynchronize",), "no .item(), .cpu(), print or nonzero"),
+        ((), "ask for what it waits for later"),
+    ],
+)
+def test_what_to_do_about_a_wait_follows_the_call_that_waits(tmp_path: Path, calls: tuple[str, ...], do: str) -> None:
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    nodes = [N(0, name="op"), N(1, GPU, 40, ((0, EdgeKind.LAUNCH),), GEMM, start_us=1)]
+    nodes.append(N(2, deps=((0, EdgeKind.HOST), (1, EdgeKind.SYNC)), name="op (cont.)", start_us=41, calls=calls))
+    told = [
+        each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "blocking_sync"
+    ]
+    assert [each.todo.startswith(do) for each in told] == [True]
 
 
 def test_a_receive_of_a_pipeline_is_no_bound_but_says_whose_message_it_waits_for(tmp_path: Path) -> None:
