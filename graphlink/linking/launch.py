@@ -50,12 +50,13 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     apart = asynchronous(trace)
     parent, crossing = nest(trace.host, apart, slack_ns)
     warnings = list(match.warnings)
-    others_ns = max(int(table.end_ns.max(initial=-MOST)) for table in (trace.calls, trace.device))
-    host, over = without_outlasting(trace.host, crossing, apart, others_ns)
-    if len(over):
-        warnings.append(_outlasted(trace, host, over))
-        trace = replace(trace, host=host, mended={**trace.mended, "ends-beyond": len(over)})
-        parent, crossing = nest(host, apart, slack_ns)
+    if (crossing & ~apart).any():
+        others_ns = max(int(table.end_ns.max(initial=-MOST)) for table in (trace.calls, trace.device))
+        host, over = without_outlasting(trace.host, crossing, apart, others_ns)
+        if len(over):
+            warnings.append(_outlasted(trace, host, over))
+            trace = replace(trace, host=host, mended={**trace.mended, "ends-beyond": len(over)})
+            parent, crossing = nest(host, apart, slack_ns)
     host, late = with_late_ends(trace.host, parent, crossing & ~apart) if (crossing & ~apart).any() else (trace.host, 0)
     if late:
         trace = replace(trace, host=host, mended={**trace.mended, "ends-late": late})
