@@ -308,10 +308,11 @@ def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
 
 def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[CommRow]:
     trace, op = linked.trace, _launching_ops(linked)
+    in_graph, correlation, kernel = trace.device.graph > 0, trace.device.correlation, trace.device.name
     rows = np.flatnonzero(comm)
     ranges = _range_names(linked, rows)
     coalesced = waiting_calls(linked, calls.host, op, rows[bare[rows]].tolist())
-    found, begun = [], set()
+    found, begun = [], dict[object, int]()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
         call = calls.device.get(row)
@@ -323,8 +324,11 @@ def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[
         elif call is None:
             found.append(CommRow(row, (), name))
         else:
-            found.append(CommRow(row, (call,), name, host_row in begun))
-            begun.update({host_row} - {NOWHERE})
+            # a replay has as many as were captured, each a kernel of its own
+            one = (int(correlation[row]), call) if in_graph[row] else host_row
+            first = row if one == NOWHERE else begun.setdefault(one, row)
+            further = first != row and not (in_graph[row] and kernel[first] == kernel[row])
+            found.append(CommRow(row, (call,), name, further))
     return found
 
 

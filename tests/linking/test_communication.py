@@ -444,3 +444,22 @@ def test_a_kernel_of_another_library_stands_for_no_recorded_call_of_a_process_gr
     kernels = [Device("void deep_ep::intranode::dispatch<8>()", 30, 40, 1), Device("ncclDevKernel_X", 40, 50, 2)]
     got = typed(build_trace(rows, calls, kernels, rank=4, process_groups=(PAIR,)))
     assert [n.name for n in listed(got.ops)] == ["deep_ep::intranode::dispatch", "ALL_REDUCE"]
+
+
+@pytest.mark.parametrize(("names", "found"), [(["ncclDevKernel_X"] * 3, 3), (["copy_in", "ncclDevKernel_X"], 1)])
+@pytest.mark.parametrize("seq", [None, 5])
+def test_each_kernel_of_a_replay_that_says_what_it_is_is_a_collective(
+    names: list[str], found: int, seq: int | None
+) -> None:
+    """Cuspy writes a collective's descriptor into the args of the kernel of a graph; two replays in one op."""
+    comms = [msgspec.structs.replace(REDUCE, seq=seq and (seq + k if found > 1 else seq)) for k in range(len(names))]
+    kernels = [
+        Device(
+            name, 20 + 100 * replay + 20 * k, 30 + 100 * replay + 20 * k, 1 + replay, comm=comm, graph=2, graph_node=k
+        )
+        for replay in range(2)
+        for k, (name, comm) in enumerate(zip(names, comms, strict=True))
+    ]
+    calls = [Call("cudaGraphLaunch", 2 + 2 * replay, 3 + 2 * replay, 1 + replay) for replay in range(2)]
+    got = typed(build_trace([Host("decode", 0, 9)], calls, kernels, rank=4))
+    assert [node.kind for node in listed(got.ops)].count(CommKind.COLLECTIVE) == 2 * found
