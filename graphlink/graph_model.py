@@ -13,6 +13,7 @@ import numpy as np
 
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, U32, U64, Bool, Linked
 from graphlink.records import Short
+from graphlink.tables import marked
 
 PART = " (cont.)"  # ends the name of a HOST_PART
 
@@ -379,10 +380,7 @@ class Graph(Short):
         one of ``columns``."""
         if self.read is not None:
             return np.asarray((self.read.has & np.uint32(HAS[name])) != 0)
-        out = np.zeros(len(self.name), np.bool_)
-        if name in self.columns:
-            out[self.columns[name].node] = True
-        return out
+        return marked(len(self.name), self.columns.get(name, NO_COLUMN).node)
 
     def integers(self, name: str) -> I64:
         """Return a column by its name, its own or one of ``columns``, with an entry per node."""

@@ -144,20 +144,21 @@ def apart(ranks: Sequence[RankComms], matches: Matches, clocks: AlignedClocks, f
     3 x the median of the group's later ones (3 of them at least). What is below the clocks' tolerance is not excluded.
     n log n in matches.
     """
-    out = np.zeros(len(matches.kind), np.uint8)
-    out[~found.timed & ~matches.complete] = Apart.UNTIMED
     wide = found.timed & (found.skew_ns > clocks.residual_ns)
-    out[wide & _overhead(ranks, clocks, found, wide)] = Apart.OVERHEAD
     first, first_of_late = _first(matches, found)
     later = ~first & found.timed
     count = np.bincount(matches.group[later], minlength=len(matches.groups))
     usual = quantiles(matches.group[later], found.skew_ns[later], len(matches.groups))[0]
     slow = (count[matches.group] >= _FEWEST_LATER) & (found.skew_ns > _TIMES_USUAL * usual[matches.group])
-    out[wide & first & slow] = Apart.FIRST
     began = np.array([int(c.of(np.array(r.began_ns))) for r, c in zip(ranks, clocks.clocks, strict=True)], np.int64)
     unseen = np.minimum(began[found.late], found.last_start_ns) - found.first_start_ns
-    out[wide & first_of_late & (2 * unseen >= found.skew_ns)] = Apart.BEGAN_APART
-    return out
+    apart = {  # the first that holds
+        Apart.BEGAN_APART: wide & first_of_late & (2 * unseen >= found.skew_ns),
+        Apart.FIRST: wide & first & slow,
+        Apart.OVERHEAD: wide & _overhead(ranks, clocks, found, wide),
+        Apart.UNTIMED: ~found.timed & ~matches.complete,
+    }
+    return np.select([*apart.values()], [*apart], Apart.NO).astype(np.uint8)
 
 
 def _first(matches: Matches, found: MatchTimes) -> tuple[Bool, Bool]:

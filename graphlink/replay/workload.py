@@ -336,25 +336,22 @@ def _columns(file: Graph, deps: Deps) -> dict[str, NDArray[Any]]:
 
 def slots_of(file: Graph) -> U8:
     """Return the slot of each node, in file order."""
-    slot = np.full(len(file.name), Slot.COMM, np.uint8)
-    slot[file.type == NodeType.COMP] = Slot.GPU
-    slot[file.type == NodeType.COMM_RECV] = Slot.NONE
-    slot[file.host] = Slot.CPU
-    return slot
+    slots = {Slot.CPU: file.host, Slot.NONE: file.type == NodeType.COMM_RECV, Slot.GPU: file.type == NodeType.COMP}
+    return np.select([*slots.values()], [*slots], Slot.COMM).astype(np.uint8)
 
 
 def works_of(file: Graph) -> U8:
     """Classify each node's time, in file order. Copies are known by name: the format has no field for them."""
-    work = np.full(len(file.name), Work.KERNEL, np.uint8)
-    work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
-    work[_named(file, lambda name: name.startswith(HOST_NODE))] = Work.HOST
-    work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY
-    work[
-        np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
-        | file.says("comm_type_recorded")
-    ] = Work.COMM
-    work[file.host] = np.where(_named(file, lambda name: name == GAP_NAME), Work.GAP, Work.HOST)[file.host]
-    return work
+    communicates = np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
+    works = (  # the first that holds
+        (file.host & _named(file, lambda name: name == GAP_NAME), Work.GAP),
+        (file.host, Work.HOST),
+        (communicates | file.says("comm_type_recorded"), Work.COMM),
+        (_named(file, lambda name: name == DELAY_NAME), Work.DELAY),
+        (_named(file, lambda name: name.startswith(HOST_NODE)), Work.HOST),
+        (_named(file, lambda name: name.lower().startswith(COPY_NAMES)), Work.COPY),
+    )
+    return np.select([nodes for nodes, _ in works], [work for _, work in works], Work.KERNEL).astype(np.uint8)
 
 
 def _named(file: Graph, wanted: Callable[[str], bool]) -> Bool:
