@@ -183,7 +183,7 @@ class Messages:
     def early_ns(self) -> I64:
         """Return how long before its send each receive had ended: gloo begins the row of a send late where its thread
         is held, and the message has left before."""
-        return np.maximum(self.both_ns - self.received_ns, 0)
+        return np.asarray(np.maximum(self.both_ns - self.received_ns, 0))
 
     def costs_ns(self, own_ns: I64) -> tuple[I64, I64]:
         """Return what each send takes, and each receive once both are there: the shorter of their own times, as the
