@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -232,15 +233,15 @@ def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None, numb
     if not steps:
         why = next(iter(left_out.values()), "there are no forwards and backwards")
         return Recognised(UNKNOWN, len(ranges), 0, 1, "", f"no step is whole: {why}", (), left_out)
-    known: dict[tuple[int, int, bool], list[Candidate]] = {}
 
-    def possible(step: CompleteStep) -> list[Candidate]:
-        shape = (step.microbatches, step.chunks, step.split)
-        if shape not in known:
-            known[shape] = list(candidates(step))
-        return known[shape]
+    @cache
+    def possible(microbatches: int, chunks: int, split: bool) -> list[Candidate]:
+        return list(candidates(replace(steps[0], microbatches=microbatches, chunks=chunks, split=split)))
 
-    compared = [[compare(step, candidate) for candidate in possible(step)] for step in steps]
+    compared = [
+        [compare(step, candidate) for candidate in possible(step.microbatches, step.chunks, step.split)]
+        for step in steps
+    ]
     chunks = max(step.chunks for step in steps)
     followed = _followed(compared)
     if not followed and chunks == 1 < len(ranges) and all(map(_unnamed, ranges)):
@@ -267,7 +268,7 @@ def _unnamed(ranges: Ranges) -> bool:
     return all(ranges.rules[rule].startswith("inferred:") for rule in rules.tolist())
 
 
-def _by_phases(step: CompleteStep, possible: Callable[[CompleteStep], Sequence[Candidate]]) -> Iterator[Comparison]:
+def _by_phases(step: CompleteStep, possible: Callable[[int, int, bool], Sequence[Candidate]]) -> Iterator[Comparison]:
     """Yield the schedules of several chunks that run the phases of a step in its order on all ranks: they tell chunk
     and microbatch of each pass.
     """
@@ -275,24 +276,23 @@ def _by_phases(step: CompleteStep, possible: Callable[[CompleteStep], Sequence[C
         if step.microbatches % chunks:
             continue
         shaped = replace(step, microbatches=step.microbatches // chunks, chunks=chunks)
-        for candidate in possible(shaped):
+        for candidate in possible(shaped.microbatches, chunks, step.split):
             pairs = candidate.schedule == "DualPipe"
-            named = [
-                _named(shaped, _forward_first(rank) if pairs else rank, codes)
+            ranks = tuple(
+                named
                 for rank, codes in zip(step.ranks, candidate.codes, strict=True)
-            ]
-            ranks = tuple(rank for rank in named if rank is not None)
-            if len(ranks) == len(named):
+                for named in _named(shaped, _forward_first(rank) if pairs else rank, codes)
+            )
+            if len(ranks) == len(step.ranks):
                 yield compare(replace(shaped, ranks=ranks), candidate)
 
 
-def _named(step: CompleteStep, rank: Recorded, codes: I64) -> Recorded | None:
-    """Return the passes of a rank with the chunks and microbatches of ``codes``; None where phases differ."""
+def _named(step: CompleteStep, rank: Recorded, codes: I64) -> Iterator[Recorded]:
+    """Yield the passes of a rank with the chunks and microbatches of ``codes``, if phases are those."""
     phases, origin = _coded(step, rank.phase, 0 * rank.chunk, 0 * rank.chunk)
-    if len(phases) != len(codes) or ((codes - phases) // (step.chunks * step.microbatches)).any():
-        return None
-    unit = (codes - phases)[np.flatnonzero(np.diff(origin, prepend=-1))]
-    return replace(rank, chunk=unit // step.microbatches, microbatch=unit % step.microbatches)
+    if len(phases) == len(codes) and not ((codes - phases) // (step.chunks * step.microbatches)).any():
+        unit = (codes - phases)[np.flatnonzero(np.diff(origin, prepend=-1))]
+        yield replace(rank, chunk=unit // step.microbatches, microbatch=unit % step.microbatches)
 
 
 def _usual(steps: Sequence[RecognisedStep | CompleteStep]) -> int:

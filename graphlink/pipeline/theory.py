@@ -356,11 +356,10 @@ def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None,
     """Return times with all four phases known, as far as ``schedule`` needs them."""
     durations, lacking = durations.copy(), ~seen.any(axis=0)
     if lacking.any() and not lacking.all():
-        many = seen.sum(axis=1)
-        mean = np.rint(np.where(seen, durations, 0).sum(axis=1) / np.maximum(many, 1)).astype(np.int64)
-        durations[:, lacking], seen = mean[:, None], seen | (lacking & (many > 0)[:, None])
-        stages = ", ".join(map(str, np.flatnonzero(lacking)[:8].tolist()))
-        assumed.append(f"of some stages nothing was measured ({stages}): they take the mean of the others")
+        mean = np.rint((durations * seen).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)).astype(np.int64)
+        durations[:, lacking], seen = mean[:, None], seen | np.outer(seen.any(axis=1), lacking)
+        stages = map(str, np.flatnonzero(lacking)[:8].tolist())
+        assumed.append(f"of some stages nothing was measured ({', '.join(stages)}): they take the mean of the others")
     _, B, I, W = durations
     apart = seen[Pass.I] & seen[Pass.W]
     B[:] = np.where(seen[Pass.B], B, I + W)
