@@ -102,12 +102,13 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
         told = ((name == PYTHON, LESS_PYTHON), (odd, SHARED), (in_engine, _HOOKS), (in_range, _LOOK), (makes, _VIEWS))
         todo = next(words for holds, words in (*told, *_by_what_it_does(run, mine, name, share)) if holds)
+        unit = "step" if name == PYTHON else "call" if share == "host" else "kernel"
         line = in_function(whose.stack[-1]) if whose and whose.stack else ""
         yield Candidate(
             Advice(
                 kind="heaviest_work",
                 what=f"{shortened(name)} is the work that delays the run most",
-                evidence=f"{ms(run.selection.own_ns(mine))} ms in {_calls_of(run.work, mine, share, name)}"
+                evidence=f"{ms(run.selection.own_ns(mine))} ms in {counted(_count(run.work, mine), unit)}"
                 + ", on the CPU: it launches nothing" * on_cpu
                 + ", outside of the ops in it" * (in_range or in_engine)
                 + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd
@@ -118,11 +119,6 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
             scaled((_SORTS[share], pattern, 0.5)),
             PYTHON if name == PYTHON else f"{HEAVY} {name}" if heavy else "",
         )
-
-
-def _calls_of(work: Workload, nodes: Bool, share: str, name: str) -> str:
-    """Return how many kernels, calls of an op, or steps, for time between ops, nodes of a name are."""
-    return counted(_count(work, nodes), "step" if name == PYTHON else "call" if share == "host" else "kernel")
 
 
 def _count(work: Workload, nodes: Bool) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from math import ceil, log2
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec import UNSET
@@ -24,12 +23,13 @@ from graphlink.patterns import ALLOCATOR, COPY, LAUNCH, LOADER, UserPattern, esc
 from graphlink.records import counted, in_function, ms, percent, shortened
 from graphlink.replay.changes import Changes, GraphChange, LoaderChange, TimeChange, WaitChange
 from graphlink.replay.loader import loaders_of
-from graphlink.replay.syncs import RUNTIME_CALL, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
+from graphlink.replay.syncs import RUNTIME_CALL, SyncWait, awaited, blocked_ns, sync_waits, waiting_lines, waiting_ops
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import once_ns, once_words
-from graphlink.tables import codes, how_many, largest, least, marked
+from graphlink.tables import codes, grouped, how_many, largest, least, marked
 
+_Key = TypeVar("_Key", int, str)
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 PART: Final = " (cont.)"
 _MOST: Final = 0.9  # of the time of calls, in the first launches of kernels
@@ -275,80 +275,55 @@ def _freeing(run: Outputs, allocating: Iterable[str]) -> set[str]:
     return {name for wait in for_all if inside[wait.part] for name in waiting_ops(wait)}
 
 
-@dataclass(slots=True)
-class _Waited:
-    """The waits of an op: ``ns`` in all, of them ``on_device`` and ``receives`` for a device and for messages, by rank
-    that sent these, and by the name of what was awaited; the time of copies that were, and the time waited for them.
-    """
-
-    ns: int = 0
-    count: int = 0
-    on_device: bool = False
-    receives: int = 0
-    copied_ns: int = 0
-    for_copies_ns: int = 0
-    calls: set[str] = field(default_factory=set)
-    senders: Counter[int] = field(default_factory=Counter)
-    causes: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def receiving(self) -> bool:
-        return 2 * self.receives > self.count
+def _waits_of(work: Workload) -> dict[str, list[tuple[SyncWait, int, int]]]:
+    """Return the waits of each op, of that which waited longest first, each with the node that it waited for last and
+    how long it blocked in ns. Linear in waits."""
+    waits, blocked = sync_waits(work), blocked_ns(work)
+    each = ((wait, last, int(blocked[wait.targets[0]])) for wait, last in zip(waits, awaited(work, waits), strict=True))
+    found = grouped((op, own) for own in each for op in waiting_ops(own[0])[:1])
+    return dict(sorted(found.items(), key=lambda item: -_blocked_ns(item[1])))
 
 
-def _waits_of(work: Workload) -> dict[str, _Waited]:
-    """Return the waits of each op, of that which waited longest first. Linear in waits."""
-    out: dict[str, _Waited] = defaultdict(_Waited)
-    blocked, device, sender, waits = blocked_ns(work), work.column("device"), work.column("comm_src"), sync_waits(work)
-    received = work.per_file(lambda file: file.type) == NodeType.COMM_RECV
-    for wait, last in zip(waits, awaited(work, waits), strict=True):
-        ns = int(blocked[wait.targets[0]])
-        for op in waiting_ops(wait)[:1]:
-            own = out[op]
-            own.ns, own.count = own.ns + ns, own.count + 1
-            own.on_device |= bool((device[list(wait.sources)] >= 0).any())
-            own.calls |= {name for name in wait.names if RUNTIME_CALL.fullmatch(name)}
-            own.causes[work.name(last)] += max(ns, 1)
-            if work.work[last] == Work.COPY:
-                own.copied_ns, own.for_copies_ns = own.copied_ns + int(work.cost_ns[last]), own.for_copies_ns + ns
-            if received[last]:
-                own.receives += 1
-                own.senders[int(sender[last])] += ns
-    return dict(sorted(out.items(), key=lambda item: -item[1].ns))
+def _blocked_ns(waits: list[tuple[SyncWait, int, int]]) -> int:
+    return sum(ns for *_, ns in waits)
 
 
 def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
     ranks.
     """
-    copies_ns = int(run.work.cost_ns[run.work.work == Work.COPY].sum())
-    launch_ns = launch_ns_of(run.work, launches(run.work), QUICKEST)
-    waited, freeing = _waits_of(run.work), _freeing(run, _allocating(run)[0])
-    receiving = [op for op, own in waited.items() if own.receiving]
-    others_ns = sum(waited[op].ns for op in receiving[1:])
+    work, device, is_copy = run.work, run.work.column("device"), run.work.work == Work.COPY
+    copies_ns, launch_ns = int(work.cost_ns[is_copy].sum()), launch_ns_of(work, launches(work), QUICKEST)
+    received = work.per_file(lambda file: file.type) == NodeType.COMM_RECV
+    waited, freeing = _waits_of(work), _freeing(run, _allocating(run)[0])
+    receiving = [op for op, waits in waited.items() if 2 * sum(received[last] for _, last, _ in waits) > len(waits)]
+    others_ns = sum(_blocked_ns(waited[op]) for op in receiving[1:])
     others = f"; {counted(len(receiving) - 1, 'more op')} wait so, {ms(others_ns)} ms" * (len(receiving) > 1)
-    for op, own in [*waited.items()][:MOST_SYNCS]:
+    for op, waits in [*waited.items()][:MOST_SYNCS]:
         if op in receiving[1:]:
             continue  # one cause: the first says of how many it is
-        ns, named = own.ns, sorted(own.calls - {op})
+        ns, names = _blocked_ns(waits), {name for wait, *_ in waits for name in wait.names}
+        calls = {name for name in names if RUNTIME_CALL.fullmatch(name)}
+        on_device = any((device[list(wait.sources)] >= 0).any() for wait, *_ in waits)
+        copied = [(int(work.cost_ns[last]), own_ns) for _, last, own_ns in waits if is_copy[last]]
+        copied_ns, for_copies_ns = (sum(column) for column in zip(*copied or [(0, 0)], strict=True))
         line = "".join(
             f", most in {in_function(at)}: {ms(min(took, ns or took))} ms"
             for at, took in waiting_lines(run.operations, op).most_common(1)
         )
-        whom, todo = _ON_DEVICE if own.on_device else _ON_SENDERS if own.receiving else _ON_RANKS
-        often = counted(own.count, "wait") + " in Python between ops" * (op == PYTHON)
-        often += f" ({', '.join(named)})" * bool(named)
-        cause, cause_ns = own.causes.most_common(1)[0]
+        whom, todo = _ON_DEVICE if on_device else _ON_SENDERS if op in receiving else _ON_RANKS
+        often = counted(len(waits), "wait") + " in Python between ops" * (op == PYTHON)
+        often += f" ({', '.join(sorted(calls - {op}))})" * bool(calls - {op})
+        cause, cause_ns = _most((work.name(last), max(own_ns, 1)) for _, last, own_ns in waits)
         cause, of_it = shortened(cause), ", all" if cause_ns >= ns else f" in all, {ms(cause_ns)} ms of it"
         of_it = f", {ms(ns)} ms{of_it}" * bool(ns)
-        if own.on_device:
-            pin = "Pinned" not in cause and (any(map(COPY.fullmatch, own.calls)) or "Pageable" in cause)
-            data = _READ.search(cause) and own.copied_ns > own.count * launch_ns  # a value is copied in less
+        if on_device:
+            pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls)) or "Pageable" in cause)
             helps = (
                 (_TO_DEVICE.search(cause), _COPIED),
-                (data, TO_HOST),
-                (any("DeviceSynchronize" in name for name in own.calls), _SYNCHRONIZE),
-                (not (own.calls or RUNTIME_CALL.fullmatch(op)), _NO_CALL),
+                (_READ.search(cause) and copied_ns > len(waits) * launch_ns, TO_HOST),  # a value is copied in less
+                (any("DeviceSynchronize" in name for name in calls), _SYNCHRONIZE),
+                (not (calls or RUNTIME_CALL.fullmatch(op)), _NO_CALL),
                 (True, todo + _PIN * pin),
             )
             todo = next(words for holds, words in helps if holds)
@@ -356,21 +331,28 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{often}{of_it} for {cause}{line}" + (_sent(own.senders) + others) * own.receiving,
+                evidence=f"{often}{of_it} for {cause}{line}" + (_sent(work, waits) + others if op in receiving else ""),
                 todo=todo,
                 supposed="if the host did not wait there"
-                + ("" if own.on_device else "; a real change saves less, as the host needs what it waits for"),
-                why_not="what is sent is needed: only the rank that sends can end the wait sooner" * own.receiving,
+                + ("" if on_device else "; a real change saves less, as the host needs what it waits for"),
+                why_not="what is sent is needed: only the rank that sends can end the wait sooner" * (op in receiving),
             ),
-            None if own.receiving else _without(run.work, op),
-            _ALLOCATOR if op in freeing else COPIES * (2 * own.copied_ns > copies_ns and 2 * own.for_copies_ns > ns),
+            None if op in receiving else _without(work, op),
+            _ALLOCATOR if op in freeing else COPIES * (2 * copied_ns > copies_ns and 2 * for_copies_ns > ns),
         )
 
 
-def _sent(senders: Counter[int]) -> str:
-    """Return the rank whose messages were waited for longest (ns by rank)."""
-    longest = senders.most_common(1)
-    return "".join(f", {ms(ns)} ms for what rank {rank} sends" for rank, ns in longest if rank != NOWHERE)
+def _most(spent: Iterable[tuple[_Key, int]]) -> tuple[_Key, int]:
+    """Return the first of what has most ns in all, and these."""
+    ns = {key: sum(each) for key, each in grouped(spent).items()}
+    return max(ns.items(), key=lambda item: item[1])
+
+
+def _sent(work: Workload, waits: list[tuple[SyncWait, int, int]]) -> str:
+    """Return the rank whose messages were waited for longest."""
+    sender, received = work.column("comm_src"), work.per_file(lambda file: file.type) == NodeType.COMM_RECV
+    rank, ns = _most((int(sender[last]), own_ns) for _, last, own_ns in waits if received[last])
+    return f", {ms(ns)} ms for what rank {rank} sends" * (rank != NOWHERE)
 
 
 def _without(work: Workload, op: str) -> Changes:
