@@ -149,6 +149,8 @@ def band(
     def widths(ns: float, runs: float) -> tuple[float, float]:
         """Return by how much two runs of so many steps differ: on each side, and to one side alone."""
         own, between = jitter[0] * runs, (apart * ns) ** 2
+        if not own + between:  # they take no time
+            return 0.0, 0.0
         free = (own + between) ** 2 / max(own**2 / jitter[1] + between**2 / of_runs, 1e-9)
         deviation = sqrt(2 * (own + between))
         return quantile((1 + LEVEL) / 2, free) * deviation, quantile(LEVEL, free) * deviation

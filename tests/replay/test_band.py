@@ -217,6 +217,12 @@ def test_what_cannot_be_right_is_no_band(scale: str, took_us: tuple[int, int], w
     assert told.run is None and told.step is None and band_words(told, 60_000, 60_000) == [why]
 
 
+def test_steps_that_take_no_time_beside_work_of_the_first_have_a_band_without_width() -> None:
+    nodes = [N(0, us=100, name="long", lane=2, start_us=0), N(1, us=5, start_us=10), N(2, us=5, start_us=20)]
+    told = found(nodes, "host=0.9", [0, 10, 20])
+    assert told.step == Span(ns=0, low_ns=0, high_ns=0) and told.run is not None and told.run.ns == 90_000
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
