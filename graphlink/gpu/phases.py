@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -13,13 +13,15 @@ from msgspec import UNSET, UnsetType
 from graphlink.figures import figure
 from graphlink.gpu.records import DeviceTime, Iterations, OverTime, StepTime
 from graphlink.gpu.table import replay_words, replays_of
-from graphlink.gpu.time import GpuTime
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.records import counted, ms, percent
 from graphlink.spans import Neighbours, Spans, overlap_ns
 from graphlink.steps import commonest, outermost
 from graphlink.tables import MOST, distinct, grouped, values_at
 from graphlink.wings import Field
+
+if TYPE_CHECKING:
+    from graphlink.gpu.time import GpuTime
 
 PhaseName = Literal["prefill", "decode", "mixed"]
 

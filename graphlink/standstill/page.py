@@ -10,7 +10,7 @@ from graphlink.page.parts import Cell, Part, Words
 from graphlink.page.words import table
 from graphlink.records import shortened
 from graphlink.report.summary import Rank
-from graphlink.standstill.standstill import Piece, Stood
+from graphlink.standstill.records import Piece, Stood
 
 MOST_ROWS: Final = 100
 

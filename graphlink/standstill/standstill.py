@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.depend.launch_queue import held_launches
 from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
-from graphlink.figures import figure
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, role_of, roles
@@ -31,16 +30,15 @@ from graphlink.linking.clock_evidence import MOST_RETURN_NS
 from graphlink.linking.nest import ASKING
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.patterns import containing, fits
-from graphlink.records import Short, ms
+from graphlink.records import ms
 from graphlink.spans import NEVER, overlap_ns, union
+from graphlink.standstill.records import GOAL_PCT, PathStood, Piece, Standstill, Stood
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
 from graphlink.tables import distinct, largest, marked, spread, take, values_at
-from graphlink.wings import Field
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
-GOAL_PCT: Final = 95  # explained, of calls and of threads: what else is missing is a warning
 HIDDEN_SHARE: Final = 0.01  # of the path, up to which waiting that only the ranks tell of is not worth a warning
 _Describe = Callable[[int], tuple[str, str]]
 _BLOCKING: Final = (*WAITS, Role.COPY_ASYNC)
@@ -66,79 +64,6 @@ HIDDEN: Final = f"all threads, of which some ran ops meanwhile that only the ET 
 WAKER: Final = "rows of the thread or process that woke it"
 STACKS: Final = "with_stack=True, which shows whether it ran"
 STACK: Final = "its stack was recorded: it was in "
-
-
-class Stood(msgspec.Struct, frozen=True, kw_only=True):
-    """Time stood still, and what of it an edge of the graph explains."""
-
-    ns: int
-    explained_ns: int
-
-    @property
-    def explained(self) -> str:
-        """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to
-        explain is all.
-        """
-        return f"{(1000 * self.explained_ns // self.ns if self.ns else 1000) / 10:.1f}"
-
-
-class PathStood(msgspec.Struct, frozen=True, kw_only=True):
-    """The length of the replayed critical path, and what of it are host gaps, delays, and blocked calls that nothing
-    explains.
-    """
-
-    ns: int
-    pinned_ns: int
-
-
-class Piece(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of standstill that no edge explains."""
-
-    what: str
-    ns: Annotated[int, figure(means="explained")]
-    start_ns: Annotated[int, figure("at", unit="place")]  # since the start of the graph's first node
-    record: Annotated[str, figure("what would have shown why", unit="word")]
-
-
-class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The standstill of a rank (docs/standstill.md).
-
-    ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of
-    100 us or more between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in
-    neither figure. ``streams``: lateness of device ops after launch, latency and stream. ``largest``: the longest
-    unexplained pieces, longest first, and launches that a full queue blocked.
-    """
-
-    calls: Stood
-    threads: Stood
-    python_ns: int
-    streams: Stood
-    path: PathStood
-    largest: list[Piece]
-
-    @property
-    def whole(self) -> Stood:
-        """Add up the standstill of calls, threads and streams."""
-        parts = (self.calls, self.threads, self.streams)
-        return Stood(ns=sum(p.ns for p in parts), explained_ns=sum(p.explained_ns for p in parts))
-
-    def trust(self, measured_ns: int) -> str:
-        """Return in words how much of the standstill is explained, of a run that took ``measured_ns``."""
-        whole = self.whole
-        if 100 * whole.ns < measured_ns:
-            return "hardly anything waited"
-        guess = "; what a change of the others saves is a guess" if float(whole.explained) < GOAL_PCT else ""
-        return f"{whole.explained} % of {ms(whole.ns)} ms of waits (calls, threads and streams) are explained{guess}"
-
-    @property
-    def line(self) -> str:
-        """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the
-        longest piece that nothing explains.
-        """
-        shares = ", ".join(f"{name} {getattr(self, name).explained}" for name in ("calls", "threads", "streams"))
-        longest = self.largest[0] if self.largest else None
-        rest = f"; longest unexplained {ms(longest.ns)} ms: {longest.what[:60]}" if longest else ""
-        return f"{ms(self.whole.ns)} ms, {self.whole.explained} % explained: {shares}{rest}"
 
 
 class StoodStill(msgspec.Struct, frozen=True):
@@ -495,6 +420,3 @@ def _seen_by(linked: Linked) -> str:
         return SOME_ROWS
     used = np.unique(linked.trace.calls.name).tolist()
     return HIP_ROWS if any(linked.trace.strings[k].startswith("hip") for k in used) else CUDA_ROWS
-
-
-FIELDS: Final = (Field("critical_path", "standstill", Standstill),)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Hooks(Wing):
-    fields = {"Rank": "standstill:FIELDS"}
+    fields = {"Rank": "records:FIELDS"}
     lead = {"trust": "page:trust"}
     parts_of = {"recording": "page:recording_parts"}
 

@@ -23,13 +23,12 @@ from graphlink.linking.launch import link
 from graphlink.linking.match import match_hosts
 from graphlink.model import FrameRows, Linked, SyncKind, Trace
 from graphlink.replay.machines import replay
+from graphlink.standstill.records import Standstill, Stood
 from graphlink.standstill.silence import silences
 from graphlink.standstill.standstill import (
     BEFORE_WINDOW,
     DEVICE_CLOCK,
     RETURN_NS,
-    Standstill,
-    Stood,
     StoodStill,
     stood_still,
 )

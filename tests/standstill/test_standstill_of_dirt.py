@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from graphlink.standstill.standstill import LARGEST, Standstill, Stood
+from graphlink.standstill.records import Standstill, Stood
+from graphlink.standstill.standstill import LARGEST
 from tests.depend.programs import linked_of, shape
 from tests.depend.test_dirt import CLOCKS
 from tests.simulator import (
