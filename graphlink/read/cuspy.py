@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, DeviceKind, GraphDeps
-from graphlink.read.columns import Parts, Strings
+from graphlink.read.columns import Parts, Strings, to_int
 from graphlink.records import NOTE, first_few, shortened
 from graphlink.tables import (
     MOST,
@@ -54,7 +54,8 @@ _WRITTEN: Final = 2  # times in the end of a row, start and length, each rounded
 
 
 def _word(recorded: object, names: Sequence[str]) -> str:
-    return names[recorded] if isinstance(recorded, int) and 0 <= recorded < len(names) else str(recorded)
+    number = to_int(recorded)
+    return names[number] if 0 <= number < len(names) else str(recorded)
 
 
 def gpu_name(name: str, kind: object, source: object, target: object, memory: object) -> str:

@@ -418,7 +418,7 @@ class KinetoRows:
         """Collect what flows tell of the nodes of CUDA graphs: what they wait for, and which hang on the launch."""
         if not self.has_graphs and not self.flows:
             return
-        rows = [row for row in rows if self.flows or (type(row.id) is int and (row.ph == "f" or row.id >= NODE_FLOWS))]
+        rows = [row for row in rows if self.flows or row.ph == "f" or to_int(row.id, 0) >= NODE_FLOWS]
         rows, ident = self._with_number(rows, ints([row.id for row in rows]), "launch flow without id")
         self.parts[LAUNCHED].add(
             ns=ns_of_us([row.ts for row in rows]),

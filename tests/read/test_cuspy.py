@@ -20,6 +20,7 @@ __all__ = ["read"]
         (("DtoH", "device", "pageable"), "Memcpy DtoH (Device -> Pageable)"),
         (("HtoD", "pinned", "device_static"), "Memcpy HtoD (Pinned -> Device Static)"),
         ((2, 3, 1), "Memcpy DtoH (Device -> Pageable)"),
+        (("2", "3", 1), "Memcpy DtoH (Device -> Pageable)"),
         ((10, 3, 3), "Memcpy PtoP (Device -> Device)"),
         ((77, 3, "rdma"), "Memcpy 77 (Device -> Rdma)"),
         ((None, None, None), "Memcpy"),
@@ -164,9 +165,11 @@ def _deps(trace: Any) -> set[tuple[int, int]]:
 FIRST = 1 << 40
 
 
-def test_dependencies_inside_a_graph(read):
+@pytest.mark.parametrize("kind", [int, str])
+def test_dependencies_inside_a_graph(read, kind):
     a, b, c = _replay(100.5, 9, ("kernel", 7, 0, 10), ("kernel", 142, 10, 3), ("graph_host_node", 7, 20, 5))
-    trace = read(a, b, c, *_launch(a), *_flow(FIRST, a, b), *_flow(FIRST + 1, b, c), *_flow(FIRST + 2, a, c))
+    flows = [*_launch(a), *_flow(FIRST, a, b), *_flow(FIRST + 1, b, c), *_flow(FIRST + 2, a, c)]
+    trace = read(a, b, c, *(flow | {"id": kind(flow["id"])} for flow in flows))
     assert _deps(trace) == {(-1, 0), (0, 1), (1, 2), (0, 2)}
     assert read(a, b, c, *_launch(a), *_launch(b), *_launch(c)).graph_deps is None
 
