@@ -99,6 +99,7 @@ def gpu_time(
     by_step: list[list[DeviceTime]] = [[] for _ in cut.names]
     for one in devices:
         start_ns, end_ns = _on(one, linked, cut.start_ns), _on(one, linked, cut.end_ns)
+        end_ns = np.maximum(start_ns, end_ns)  # a clock may be set back within a step, by more than that lasts
         first, last = int(one.start_ns[0]), int(one.end_ns.max())
         why = explain(hosts, one, int(start_ns.min(initial=first)), int(end_ns.max(initial=last)))
         waits = _waits(one, linked, graph.row[excluded.node], excluded.value)

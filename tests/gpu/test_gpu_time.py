@@ -99,6 +99,19 @@ def test_every_ns_has_a_cause_where_idle_intervals_overlap_on_the_clock_of_the_h
     check_sums(time_of(x))
 
 
+def test_a_step_in_which_the_clock_is_set_back_by_more_than_it_lasts_took_the_device_no_time() -> None:
+    calls = [Call("cudaLaunchKernel", at, at + 4, k + 1) for k, at in enumerate((10, 120))]
+    device = [Device("a", 100, 110, 1), Device("b", 150, 160, 2)]
+    steps = [Host(f"ProfilerStep#{k}", at, at + us, annotation=True) for k, at, us in ((1, 130, 7), (2, 137, 30))]
+    trace = build_trace(host=[Host("aten::mm", 0, 129), *steps], calls=calls, device=device)
+    found = time_of(linked(replace(trace, clocks=DeviceClocks(np.array([35_000, 0]), ()))))
+    assert [(one.to_ns - one.from_ns, one.idle_ns) for step in found.steps for one in step.gpu] == [
+        (0, 0),
+        (30_000, 12_000),
+    ]
+    check_sums(found)
+
+
 @given(st.integers(0, 10**6))
 @example(3600)  # the clock steps while two kernels run
 def test_parts_of_random_programs_add_up_and_are_those_of_every_moment(seed: int) -> None:
