@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.edges import topological
-from graphlink.graph_model import NO_GROUP, Graph, Groups, NodeType
+from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, Groups, NodeType
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8
 from graphlink.replay.workload import Workload, measured_ns
 from graphlink.tables import codes, how_many, least, nowhere, numbered_rows, places, spread, tuples, turns
@@ -178,12 +178,7 @@ class Messages:
     receive: I64
     both_ns: I64  # both had begun
     received_ns: I64  # the receive ended
-
-    @property
-    def early_ns(self) -> I64:
-        """Return how long before its send each receive had ended: gloo begins the row of a send late where its thread
-        is held, and the message has left before."""
-        return np.asarray(np.maximum(self.both_ns - self.received_ns, 0))
+    early_ns: I64  # how long the receive ended before the row of its send began: gloo begins it late where it is held
 
     def costs_ns(self, own_ns: I64) -> tuple[I64, I64]:
         """Return what each send takes, and each receive once both are there: the shorter of their own times, as the
@@ -200,7 +195,19 @@ def messages(work: Workload, match: Matched) -> Messages:
     receive = np.flatnonzero((match.code == RECEIVE) & (match.partner != NOWHERE))
     send = match.partner[receive].astype(np.int64)
     both = np.maximum(*(recorded_ns(work, match.clock, "start_ns", nodes) for nodes in (send, receive)))
-    return Messages(send, receive, both, recorded_ns(work, match.clock, "end_ns", receive))
+    received = recorded_ns(work, match.clock, "end_ns", receive)
+    early = np.maximum(both - received, 0)
+    if early.any():  # it left in the op before the row, which may be shorter now; what is before that, clocks differ
+        op = _source(work, EdgeKind.HOST)[_source(work, EdgeKind.LAUNCH)[send]]
+        was, now = (np.append(cost, 0)[op] for cost in (work.column("cost_ns"), work.cost_ns))
+        early -= np.maximum(np.minimum(early, was) - now, 0)
+    return Messages(send, receive, both, received, early)
+
+
+def _source(work: Workload, kind: EdgeKind) -> I64:
+    """Return the last source of an edge of this kind of each node, and NOWHERE behind them."""
+    edge = np.flatnonzero(work.kind == kind)
+    return spread(len(work) + 1, work.target[edge], work.source[edge].astype(np.int64))
 
 
 def shortest_ns(match: Matched, cost_ns: I64) -> I64:

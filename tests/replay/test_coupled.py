@@ -212,6 +212,8 @@ def test_a_message_of_a_send_that_costs_nothing_takes_what_was_recorded_after_bo
     assert path.length_ns == (ends_us + 4) * 1_000 and MESSAGE in path.kind.tolist()
     slower = replace(work, cost_ns=work.cost_ns + np.where(np.arange(len(work)) == 0, 7_000, 0))
     assert play_coupled(slower, matched(slower, {})).end_ns[5] == (ends_us + 7) * 1_000
+    at_once = replace(work, cost_ns=work.cost_ns * (np.arange(len(work)) != 1))
+    assert play_coupled(at_once, matched(at_once, {})).end_ns[5] == max(ends_us - 3, 10) * 1_000, "not before its op"
 
 
 def test_ranks_begin_on_the_clock_of_the_run() -> None:
