@@ -76,7 +76,7 @@ class Source:
                 raise InputError(
                     f"the {self.packed} file is {'cut off' if cut else 'damaged'} ({error})",
                     path=self.path,
-                    where=f"after {self.where(self.position)}",
+                    where=f"its end, after byte {self.file.tell()}" if cut else f"after {self.where(self.position)}",
                     todo="copy it again, once the program that writes it has ended, or record again",
                 ) from None
         self.position += len(data)

@@ -582,7 +582,9 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     for rank in (0, 1):
         path = kineto(tmp_path / f"kineto_{rank}.json", info(rank))
     path.write_bytes(gzip.compress(path.read_bytes())[:-20])
-    assert f"{path}: the gzip file is cut off" in refused(InputError, tmp_path)
+    message = refused(InputError, tmp_path)
+    assert f"{path}: the gzip file is cut off" in message
+    assert f"its end, after byte {path.stat().st_size}" in message
 
 
 # many
