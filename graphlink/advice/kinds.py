@@ -21,6 +21,7 @@ from graphlink.advice.on_host import (
     blocking_syncs,
     data_loading,
     launch_bound,
+    launch_ns_of,
     once,
     optimizers,
 )
@@ -29,20 +30,37 @@ from graphlink.advice.records import ENOUGH_PCT, Advice, Kind
 from graphlink.advice.stages import stages
 from graphlink.advice.uneven import OUTSIDE, aside, compilations, pauses, stragglers, uneven
 from graphlink.choices import LATENCY_NS
+from graphlink.model import NOWHERE
 from graphlink.patterns import LAYOUT, UserPattern, escaped
-from graphlink.records import counted, ms, shares_words
+from graphlink.records import counted, ms, shares_words, short_path, time
 from graphlink.replay.changes import Changes, Selector, TimeChange
-from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.replay.times import launches
+from graphlink.replay.workload import Work, names_found
 from graphlink.spans import overlap_ns, union
 from graphlink.tables import codes, sums
 
+_EARLIER: Final = "begin copies of pinned memory earlier, on a stream of their own, beside kernels"
+_BATCH: Final = (
+    "copy the next batch early, while this step computes: pin_memory=True of the DataLoader, then to(device, "
+    "non_blocking=True), on a stream of its own"
+)
+_PIN: Final = (
+    "pin the host's memory (pin_memory=True) and copy with non_blocking=True, if that is not so yet; else a stream of "
+    "their own, beside kernels"
+)
+_OF_HOST: Final = {_EARLIER, _BATCH, _PIN}
+_LESS: Final = (
+    "copy less: keep on the GPU what each step copies again (weights, optimizer state), or halve its bytes (bf16); "
+    "beside copies only [hiding] of other work could run"
+)
+_QUICKER: Final = "; copy from pinned memory (pin_memory=True) with non_blocking=True, which is quicker"
+_LARGER: Final = "copy in fewer and larger pieces: most of that time is of copies that take less than a launch"
 _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and what to do; the first that a name fits
     ("-> Pageable", "to pageable memory", TO_HOST),
     (
         "Pageable",
         "from pageable memory",
-        "copy the next batch early, while this step computes: pin_memory=True of the DataLoader, then "
-        "to(device, non_blocking=True), on a stream of its own",
+        _BATCH,
     ),
     (r"PtoP|Peer", "between GPUs", "begin copies between GPUs earlier, on a stream of their own"),
     (
@@ -54,14 +72,12 @@ _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and
     (
         "Pinned",
         "from or to pinned memory",
-        "begin copies of pinned memory earlier, on a stream of their own, beside kernels, and copy less, in fewer and "
-        "larger pieces",
+        _EARLIER,
     ),
     (
         "",
         "of memory of which the recording does not tell whether it is pinned",
-        "pin the host's memory (pin_memory=True) and copy with non_blocking=True, if that is not so yet; else a stream "
-        "of their own, beside kernels",
+        _PIN,
     ),
 )
 _SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
@@ -88,7 +104,7 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
 
 def _copies(run: Outputs) -> Iterator[Candidate]:
     devices = [one for rank in ranks_of(run) for one in rank.gpu]
-    of_copies, todo = _copied(run.work)
+    of_copies, todo = _copied(run)
     if todo:
         yield Candidate(
             Advice(
@@ -104,23 +120,37 @@ def _copies(run: Outputs) -> Iterator[Candidate]:
         )
 
 
-def _copied(work: Workload) -> tuple[str, str]:
+def _copied(run: Outputs) -> tuple[str, str]:
     """Return of which memory copies are, by how long each sort is exposed (of those that are hidden, takes), and what
-    to do about the sorts that take most; "" where nothing was copied, but memory set. O(n log n) in nodes."""
+    to do about the sorts that take most; "" where nothing was copied, but memory set. Where more of the time is spent
+    in exposed copies than in all that could hide them, less is to be copied. O(n log n) in nodes."""
+    work = run.work
     sets, begin_ns, took_ns = names_found(work, _SETS), work.column("start_ns"), work.column("duration_ns")
-    copies, busy = (work.work == Work.COPY) & ~sets, np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets
+    copies = (work.work == Work.COPY) & ~sets
+    busy = (np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets) & (work.column("device") >= 0)
     if not copies.any():
         return "", ""
     device = codes(work.member, work.column("device"))
     begin_ns = begin_ns + device * (int((begin_ns + took_ns).max()) + 1)  # one device behind the other
     end_ns = begin_ns + took_ns
-    hidden_ns = overlap_ns(union(begin_ns[busy], end_ns[busy]), begin_ns[copies], end_ns[copies])
-    exposed_ns = took_ns[copies] - (hidden_ns if (hidden_ns < took_ns[copies]).any() else 0)
+    hiding, either = (union(begin_ns[nodes], end_ns[nodes]) for nodes in (busy, busy | copies))
+    hiding_ns, either_ns = (int((spans.end_ns - spans.start_ns).sum()) for spans in (hiding, either))
+    hidden_ns, pieces_ns = overlap_ns(hiding, begin_ns[copies], end_ns[copies]), took_ns[copies]
+    exposed_ns = pieces_ns - (hidden_ns if (hidden_ns < pieces_ns).any() else 0)
     which = np.argmax([names_found(work, re.compile(pattern))[copies] for pattern, *_ in _OF_COPIES], axis=0)
     spent = Counter(dict(enumerate(sums(len(_OF_COPIES), which, exposed_ns).tolist()))).most_common()
     before_ns = np.cumsum([0, *(ns for _, ns in spent)])
     most = [_OF_COPIES[k][2] for (k, _), ns in zip(spent, before_ns, strict=False) if ns < _MOST * before_ns[-1]]
-    return f": {shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))}", "; ".join(most)
+    if either_ns > 2 * hiding_ns and not _OF_HOST.isdisjoint(most):
+        less = _LESS.replace("[hiding]", f"{ms(hiding_ns)} ms") + _QUICKER * ({*most} & _OF_HOST != {_EARLIER})
+        most = [less, *(words for words in most if words not in _OF_HOST)]
+    ascending_ns = np.sort(pieces_ns)
+    half_ns = int(ascending_ns[np.searchsorted(np.cumsum(ascending_ns), ascending_ns.sum() / 2)])
+    most += [_LARGER] * (half_ns < launch_ns_of(work, launches(work), 0.5))
+    whose = whose_work(run, copies & (run.selection.launched_by != NOWHERE))
+    evidence = f": {shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))}"
+    evidence += f"; {counted(len(pieces_ns), 'piece')}, half of their time in those of {time(half_ns)} and more"
+    return evidence + (f", most in {short_path(whose.path)}" if whose else ""), "; ".join(most)
 
 
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:

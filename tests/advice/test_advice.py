@@ -565,9 +565,7 @@ def test_of_rocm_nothing_is_to_do_with_tools_of_cuda(tmp_path: Path) -> None:
     told = folder.advice().advice
     todo = {one.kind: one.todo for one in told}
     (copies,) = [one for one in told if one.kind == "copies"]
-    assert "pinned" not in copies.todo and copies.evidence.endswith(": within a GPU 100.0 %"), (
-        "all copies are on the GPU"
-    )
+    assert "pinned" not in copies.todo and ": within a GPU 100.0 %; " in copies.evidence, "all copies are on the GPU"
     assert "rocm-smi" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
     once = graphlink.link(TRACES / "rocm" / "mi250_minitoy.json.gz", out=tmp_path / "once").advice().advice[0]
     assert "HIP_ENABLE_DEFERRED_LOADING=0" in once.todo and "CUDA" not in once.todo
@@ -867,7 +865,20 @@ def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
             each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "copies"
         ]
         assert words in told.todo
-        assert told.evidence.endswith("100.0 %")
+        assert " 100.0 %; 2 pieces, half of their time in those of 80.0 us and more" in told.evidence
+    for name, call_us, words in (
+        ("Pinned", 1, " of other work could run"),
+        ("Pageable", 1, ", which is quicker"),
+        ("Pinned", 21, "fewer and larger pieces: most of that time is of copies that take less than a launch"),
+    ):
+        nodes = [N(0, us=call_us, name="7"), N(1, GPU, us=9, name=GEMM, start_us=10, lane=7)]
+        copy = f"Memcpy HtoD ({name} -> Device)"
+        nodes += [N(2, GPU, us=20, deps=((0, EdgeKind.LAUNCH),), name=copy, start_us=30, lane=8)]
+        (longer,) = [
+            each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "copies"
+        ]
+        assert longer.todo.startswith("copy less: keep on the GPU") and longer.todo.endswith(words), longer.todo
+        assert "only 0.009 ms" in longer.todo, "there is less to hide them behind than they take"
     bare = hand([N(0, name="7"), N(1, GPU, us=90, name="Memset (Device)", start_us=10)])
     assert "copies" not in {each.advice.kind for each in candidates(Outputs(one, (0,), bare, {}))}
 
