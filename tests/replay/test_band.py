@@ -188,6 +188,9 @@ def test_one_step_differs_as_nodes_of_one_name_that_take_alike() -> None:
         half_width(3 * np.var([10, 13, 12], ddof=1) + 2 * np.var([40, 44], ddof=1), WEIGHT, 1, 119_000)
     )
     assert "nodes of one name differ, and runs by 3.0 %" in " ".join(band_words(told, 42_000, 42_000))
+    (of_run, *_), (of_path, *_) = (band_words(told, 130_000, path_ns) for path_ns in (130_000, 65_000))
+    assert "in place of" not in of_run and "critical path" not in of_run
+    assert " ms in place of 0.130: " in of_path and of_path.endswith(" of the critical path")
 
 
 def test_what_is_there_once_differs_as_the_rest() -> None:
