@@ -25,6 +25,8 @@ _LINES: Final = tuple(
         (r"torch\.autocast", 'with torch.autocast("cuda", dtype=torch.bfloat16): ...'),
         (r"torch\.compile\(mode='reduce-overhead'\)", 'model = torch.compile(model, mode="reduce-overhead")'),
         (r"cuDNN's attention", "with sdpa_kernel(SDPBackend.CUDNN_ATTENTION): ..."),
+        (r"flash_attn_interface", "from flash_attn_interface import flash_attn_func  # version 3"),
+        (r"scaled_dot_product", "y = torch.nn.functional.scaled_dot_product_attention(q, k, v)"),
         (r"dynamic=True", "model = torch.compile(model, dynamic=True)"),
         (r"torch\.compile", "model = torch.compile(model)"),
         (r"into pinned memory", 'host = torch.empty_like(x, device="cpu", pin_memory=True)'),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice, takewhile
 from typing import Final
 
+import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.on_host import PART, first_launches, launch_ns_of
@@ -14,13 +16,14 @@ from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
 from graphlink.graph.families import PYTHON
 from graphlink.model import NOWHERE, Bool
+from graphlink.operations.records import Operation
 from graphlink.patterns import AUTOGRAD_ENGINE, LAYOUT, LOADER, OPERATOR, escaped
 from graphlink.records import counted, in_function, ms, shortened
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.times import launches
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import how_many
+from graphlink.tables import how_many, sums
 
 _SORTS: Final = {"host": Work.HOST, "compute": Work.KERNEL}
 _SEVERAL: Final = 4  # launches of one call
@@ -58,6 +61,17 @@ _ATTEND: Final = (
     "cuDNN's attention or FlashAttention-3 from Hopper on; less to attend to in [code] (a window, causal masks, "
     "shorter or packed sequences)" + _WHERE
 )
+_FLASH_3: Final = "FlashAttention-3 (flash_attn_interface, in place of the package flash_attn)"
+_PACKAGE: Final = re.compile(r"flash_attn|FlashAttn")  # which PyTorch's choice of attention does not reach
+_FUSE_ATTENTION: Final = (
+    "scaled_dot_product_attention in [code] (of transformers: attn_implementation='sdpa'): one kernel for the two "
+    "products and the softmax between, which writes no scores" + _WHERE
+)
+MATRIX: Final = re.compile(
+    r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
+)  # else it serves one: layouts, sums
+TYPES: Final = "[types]; sizes that are multiples of 8"
+_PRODUCTS: Final = {"aten::bmm", "aten::baddbmm"}
 _MULTIPLIES: Final = (
     "it multiplies on tensor cores already, so what is left is less to multiply in [code]: fp8 where the GPU has it, "
     "larger products (one of a batch in place of a loop), sizes that are multiples of 64" + _WHERE
@@ -72,23 +86,17 @@ _MAKES: Final = re.compile(  # ops that only make tensors or views of them
 
 
 def heaviest(run: Outputs) -> Iterator[Candidate]:
-    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel and not
-    what a loader does."""
+    """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel that has
+    no advice of its own; where none is, the kernel that takes most time."""
     tops = {
         (one.top_gain.name, one.top_gain.share)
         for one in ranks_of(run)
-        if one.top_gain is not UNSET and one.top_gain.share in _SORTS
+        if one.top_gain is not UNSET and one.top_gain.share in _SORTS and not _advised(run, one.top_gain.name)
     }
-    loader, _ = loaders_of(run.work)
     usual_ns = launch_ns_of(run.work, launches(run.work), 0.5)
-    for name, share in sorted(tops):
-        if LOADER.fullmatch(name.removesuffix(PART)) or LAYOUT.search(name) or first_launches(run.work, name).any():
-            continue  # has advice of its own
+    for name, share in sorted(tops) or [(name, "compute") for name in _longest_kernel(run)]:
         pattern = f"^{escaped(name)}$"
         mine = names_found(run.work, re.compile(pattern)) & (run.work.work == _SORTS[share])
-        loading = mine & (loader != NOWHERE)
-        if 2 * run.work.cost_ns[loading].sum() > run.work.cost_ns[mine].sum():
-            continue  # of the loader, which has advice of its own
         launching = bool(launches(run.work)[mine].any())
         whose = None if name == PYTHON else whose_work(run, mine)
         makes = _MAKES.fullmatch(name) is not None
@@ -101,13 +109,14 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         odd = 2 * odd_ns > int(run.work.cost_ns[mine].sum())
         in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
         told = ((name == PYTHON, LESS_PYTHON), (odd, SHARED), (in_engine, _HOOKS), (in_range, _LOOK), (makes, _VIEWS))
-        todo = next(words for holds, words in (*told, *_by_what_it_does(run, mine, name, share)) if holds)
+        todo = next(words for holds, words in (*told, *_by_what_it_does(run, mine, name, share, whose)) if holds)
         unit = "step" if name == PYTHON else "call" if share == "host" else "kernel"
         line = in_function(whose.stack[-1]) if whose and whose.stack else ""
         yield Candidate(
             Advice(
                 kind="heaviest_work",
-                what=f"{shortened(name)} is the work that delays the run most",
+                what=f"{shortened(name)} "
+                + ("is the work that delays the run most" if tops else "is the kernel that takes the GPUs longest"),
                 evidence=f"{ms(run.selection.own_ns(mine))} ms in {counted(_count(run.work, mine), unit)}"
                 + ", on the CPU: it launches nothing" * on_cpu
                 + ", outside of the ops in it" * (in_range or in_engine)
@@ -121,11 +130,44 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         )
 
 
+def _advised(run: Outputs, name: str) -> bool:
+    """Tell whether the work of a name has advice of its own: loaders, what most of them call, layouts, first launches
+    of kernels."""
+    mine, (loader, _) = names_found(run.work, re.compile(f"^{escaped(name)}$")), loaders_of(run.work)
+    mine &= np.isin(run.work.work, [*_SORTS.values()])
+    loading_ns = int(run.work.cost_ns[mine & (loader != NOWHERE)].sum())
+    return bool(
+        LOADER.fullmatch(name.removesuffix(PART))
+        or LAYOUT.search(name)
+        or first_launches(run.work, name).any()
+        or 2 * loading_ns > run.work.cost_ns[mine].sum()
+    )
+
+
+def _longest_kernel(run: Outputs) -> list[str]:
+    """Return the name of the kernels that take most time, of those that have no advice of their own; [] without any."""
+    family, names = run.work.names()
+    ns = sums(len(names), family, np.where(run.work.work == Work.KERNEL, run.work.cost_ns, 0))
+    order = (names[which] for which in np.argsort(-ns, kind="stable").tolist() if ns[which])
+    return [*islice((name for name in order if not LAYOUT.search(name)), 1)]
+
+
 def _count(work: Workload, nodes: Bool) -> int:
     return how_many(nodes & ~work.is_part)
 
 
-def _by_what_it_does(run: Outputs, nodes: Bool, name: str, share: str) -> tuple[tuple[bool, str], ...]:
+def _attends(run: Outputs, softmax: Operation | None) -> bool:
+    """Tell whether a softmax is that of attention in several ops: where it is called, batched products are, too."""
+    if softmax is None or not {"aten::softmax", "aten::_softmax"} & {*softmax.path}:
+        return False
+    around = [*takewhile(lambda name: not name.startswith("aten::"), softmax.path)]
+    ops = (op.path for file in run.operations.values() for op in file.operations)
+    return any(path[: len(around)] == around and not _PRODUCTS.isdisjoint(path[len(around) :]) for path in ops)
+
+
+def _by_what_it_does(
+    run: Outputs, nodes: Bool, name: str, share: str, whose: Operation | None
+) -> tuple[tuple[bool, str], ...]:
     """Return what makes an op or kernel take less time, each with whether it does, by what the op or kernel does."""
     per_call = int(launches(run.work)[nodes].sum()) / max(_count(run.work, nodes), 1)
     uses = {
@@ -135,9 +177,16 @@ def _by_what_it_does(run: Outputs, nodes: Bool, name: str, share: str) -> tuple[
         for kernel in operation.kernels
         if kernel.whole_name == name
     }
+    flash_2 = share == "compute" and _FLASH_2.search(name) is not None and run.tools is NVIDIA
+    package = whose is not None and any(map(_PACKAGE.search, whose.path))
     return (
-        (share == "compute" and _FLASH_2.search(name) is not None and run.tools is NVIDIA, _ATTEND),
+        (flash_2, _ATTEND.replace("cuDNN's attention or FlashAttention-3", _FLASH_3) if package else _ATTEND),
+        (share == "compute" and _attends(run, whose), _FUSE_ATTENTION),
         (share == "compute" and "used" in uses, _MULTIPLIES),
+        (
+            share == "compute" and "not_used" in uses and MATRIX.search(name) is not None,
+            TYPES.replace("[types]", run.tools.types),
+        ),
         (share == "compute" and "not_used" in uses, _FUSE),
         (share == "compute", _UNKNOWN),
         (RUNTIME_CALL.fullmatch(name) is not None, _FEWER_CALLS),

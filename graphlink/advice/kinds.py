@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.communication import BOUNDED, MIB, buckets, exposed
-from graphlink.advice.heaviest import heaviest
+from graphlink.advice.heaviest import MATRIX, TYPES, heaviest
 from graphlink.advice.on_host import (
     COPIES,
     TO_HOST,
@@ -89,9 +89,6 @@ HALVED: Final[tuple[Kind, ...]] = (
     "tensor_cores",
     "small_kernels",
 )  # whose gain is that of half of the time
-_MATRIX: Final = re.compile(
-    r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
-)  # else it serves one: layouts, sums
 _POINTWISE: Final = re.compile(
     r"^(?!.*Fused)(?:.*(?:elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor))"
 )
@@ -164,7 +161,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         for operation in file.operations:
             could = operation.tensor_cores.eligible_ns > 0
             for kernel in operation.kernels:
-                if could and kernel.tensor_cores == "not_used" and _MATRIX.search(kernel.whole_name):
+                if could and kernel.tensor_cores == "not_used" and MATRIX.search(kernel.whole_name):
                     without[kernel.whole_name] += kernel.ns
                 else:
                     other.add(kernel.whole_name)
@@ -183,7 +180,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             what="matrix products and convolutions without tensor cores",
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
             f"ms{where_called(whose_work(run, nodes))}{rest * (unused_ns > ns)}{types * bool(type_ns)}",
-            todo=f"{run.tools.types}; sizes that are multiples of 8",
+            todo=TYPES.replace("[types]", run.tools.types),
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",
         ),

@@ -40,6 +40,7 @@ from graphlink.replay.folder import graph_files, load
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import workload
 from graphlink.wings import wing
+from tests.advice.planted import ALONE
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
 from tests.simulator import Api, Call, Program, Thread, Work, run, write_kineto
@@ -430,6 +431,13 @@ def test_first_launches_that_load_their_kernels_are_no_work_to_make_faster(tmp_p
         ("aten::unique", "tiny", 0, "run it on the GPU"),
         ("aten::empty", "tiny", 0, "it computes nothing, but makes tensors or views"),
         ("aten::attend", "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>", 1, "cuDNN's attention"),
+        (
+            "flash_attn::_flash_attn_forward",
+            "void flash::flash_fwd_kernel<64>",
+            1,
+            "FlashAttention-3 (flash_attn_interface",
+        ),
+        ("aten::my", "ampere_sgemm_128x64_tn", 1, "fp16 by torch.autocast"),
         ("aten::cat", "tiny", 1, "torch._foreach_ ops, in place of a loop; or torch.compile of function step"),
         ("aten::cat", "tiny", 9, "let one launch do what it launches"),
     ],
@@ -453,8 +461,24 @@ def test_what_to_do_about_work_follows_from_what_it_does(
     told = of_rows(tmp_path, *rows, kernels=tuple(kernels), kernel_us=1_000 if on_gpu else 1).advice
     (heavy,) = (one for one in told if one.kind == "heaviest_work" and one.what.startswith(kernel if on_gpu else name))
     assert do in heavy.todo and heavy.evidence.endswith("in function step (train.py:12)")
-    assert "stacks=True" not in heavy.todo and heavy.todo.endswith("shows what calls it")
+    assert "stacks=True" not in heavy.todo and heavy.todo.endswith(("shows what calls it", "multiples of 8"))
     assert ("on the CPU" in heavy.evidence) == (name == "aten::unique")
+
+
+@pytest.mark.parametrize("of_bmm", ["Attention", "Loss"])
+def test_behind_a_loader_the_longest_kernel_is_advised_on(tmp_path: Path, of_bmm: str) -> None:
+    """A softmax beside batched products is attention; elsewhere it is any other one."""
+    rows, kernels = [("user_annotation", ALONE, 9_000.0 * k, 9_000, 0) for k in range(2)], []
+    softmax, products = ("Attention", "aten::_softmax", "softmax<8>"), (of_bmm, "aten::bmm", "Cijk_Ailk")
+    for k, (module, name, kernel) in enumerate([softmax, softmax, products] * 6):
+        at_us = 18_000.0 + 100 * k
+        rows += [("cpu_op", module, at_us, 50, 0), ("cpu_op", name, at_us + 1, 40, 0)]
+        rows += [("cuda_runtime", "cudaLaunchKernel", at_us + 5, 5, k + 1)]
+        kernels += [(kernel, at_us + 20 + 900 * k, k + 1)]
+    told = of_rows(tmp_path, *rows, kernels=tuple(kernels), kernel_us=900).advice
+    (heavy,) = (one for one in told if one.kind == "heaviest_work")
+    assert heavy.what == "softmax<8> is the kernel that takes the GPUs longest"
+    assert ("scaled_dot_product_attention" in heavy.todo) == (of_bmm == "Attention")
 
 
 @pytest.mark.parametrize("steps", [1, 2])
