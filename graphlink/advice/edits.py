@@ -18,6 +18,7 @@ _LINES: Final = tuple(
         (r"bucket_cap_mb=(\d+)", r"DistributedDataParallel(model, bucket_cap_mb=\1)"),
         (r"--sequence-parallel", "torchrun ... --sequence-parallel --tp-comm-overlap"),
         (r"\(isend, irecv\)", "works = torch.distributed.batch_isend_irecv(operations)"),
+        (r"\(OMP_NUM_THREADS\)", "OMP_NUM_THREADS=1 torchrun ..."),
         (r"n_microbatches=(\d+)", r"schedule = Schedule1F1B(stage, n_microbatches=\1)"),
         (r"expandable_segments", 'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'),
         (r"CUDA_MODULE_LOADING", 'os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # before import torch'),

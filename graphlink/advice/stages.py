@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from graphlink import output_names
-from graphlink.advice.outputs import Candidate, Outputs
+from graphlink.advice.outputs import Candidate, Outputs, ranks_of
 from graphlink.advice.records import Advice
 from graphlink.causes import OF_STAGE
 from graphlink.records import counted, ms, percent, shares_words
@@ -32,6 +32,8 @@ _TODO: Final = {
     "dependency_stall": "make {stage} quicker, and as quick each time (its host, other processes on its cores)",
     "launch_starved": "less for the host of {stage} to do between its passes: larger and fewer ops (torch.compile), "
     "less Python, cores of its own",
+    "no_core": "cores of its own for {stage}: fewer processes and threads on its host (OMP_NUM_THREADS); less Python "
+    "between its passes",  # where the host itself computes
     "host_sync": "no synchronisation (.item(), .cpu(), print) between the microbatches of {stage}",
     "data_loading": "load the data of {stage} ahead",
     "memory_management": "keep sizes equal in {stage}, so that nothing is allocated",
@@ -48,14 +50,24 @@ def stages(run: Outputs) -> Iterator[Candidate]:
     causes, parts = pipeline.causes_ns, {} if pipeline.theory is UNSET else asdict(pipeline.theory.parts_ns)
     whole_ns = parts.pop("measured", 0)
     part = max(parts, key=parts.__getitem__, default="schedule")
-    words, why, cause = _NOBODY, "", part
+    words, why, cause, computed = _NOBODY, "", part, ""
+    idle, count = pipeline.bubble_rate_makespan, pipeline.microbatches
     if run.folder is not None:
         from graphlink.pipeline.file import load  # where a pipeline is, its wing is
+        from graphlink.pipeline.what_if_schedule import makespans
 
-        words, why, cause = _slowest(load(run.folder / output_names.BUBBLES), part)
+        file = load(run.folder / output_names.BUBBLES)
+        words, why, cause = _slowest(file, part)
+        if took_ns := makespans(file, count, 2 * count):
+            computed = (
+                f"; graphlink bubbles DIR --schedule {pipeline.schedule.lower()} --microbatches {2 * count} computes "
+                f"{ms(took_ns[1])} ms without jitter and host, {ms(took_ns[1] // 2)} for as many samples as now if "
+                f"half a microbatch takes half its time; {count} take {ms(took_ns[0])}, computed likewise"
+            )
     if cause == "rest":
         cause = max(causes.keys() & _TODO.keys(), key=causes.__getitem__, default="schedule")
-    idle, count = pipeline.bubble_rate_makespan, pipeline.microbatches
+    if cause == "launch_starved" and not any(rank.gpu for rank in ranks_of(run)):
+        cause = "no_core"
     share = "" if idle is UNSET else f", {percent(idle, 1)} of the time of its steps"
     more = {"microbatches": f" (n_microbatches={2 * count} in place of {count})" * (count > 0)}
     named = {f"{OF_STAGE.get(name, name)} ({name})": ns for name, ns in causes.items()}
@@ -66,21 +78,24 @@ def stages(run: Outputs) -> Iterator[Candidate]:
             evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')} together{share}: "
             f"{shares_words(named, sum(causes.values()), 3)}{why}",
             todo=(_TODO[cause] + _MORE * (cause != "schedule")).format_map(words | more),
-            why_not="another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
-            "simulates one"
-            if part == "schedule"
-            else "no replay changes that alone; another schedule could save only its own part, "
-            f"{percent(parts['schedule'], whole_ns)} of that time",
+            why_not=(
+                "another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
+                "simulates one"
+                if part == "schedule"
+                else "no replay changes that alone; another schedule could save only its own part, "
+                f"{percent(parts['schedule'], whole_ns)} of that time"
+            )
+            + computed,
         ),
         None,
     )
 
 
 def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
-    """Return the stage that is busy by itself longest and the one with least work, what shows that, and what takes it
-    longest beyond what that takes the others: ``part`` where these take as long."""
+    """Return the stage that waits for no other one for longest and the one with least work, what shows that, and what
+    takes it longest beyond what that takes the others: ``part`` where these take as long."""
     own = [{"work": one.work_ns, **{k: ns for k, ns in one.idle_ns.items() if k not in _OTHERS}} for one in file.stages]
-    of_part, busy = _OF_PARTS.get(part, ("", "was busy by itself"))
+    of_part, busy = _OF_PARTS.get(part, ("", "waited for no other stage"))
     took = [spent.get(of_part, 0) if of_part else sum(spent.values()) for spent in own]
     most, least = took.index(max(took)), min(range(len(own)), key=lambda k: own[k]["work"])
     others = [k for k in range(len(own)) if k != most] or [most]
@@ -88,7 +103,9 @@ def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
     if took[most] <= _SLOWER * usual_ns:
         return _NOBODY, "", part
     named = [f"stage {one.stage} (rank {one.rank})" for one in file.stages]
-    why = f"; {named[most]} {busy} for {ms(took[most])} ms, the others for {ms(usual_ns)}"
+    made_of = ", ".join(f"{name} {ms(ns)}" for name, ns in own[most].items() if ns)  # as graphlink bubbles shows them
+    why = f"; {named[most]} {busy} for {ms(took[most])} ms{'' if of_part else f' ({made_of})'}, the others for "
+    why += ms(usual_ns)
     if part == "rest":
         more = {name: ns - median(own[k].get(name, 0) for k in others) for name, ns in own[most].items()}
         part = max(more, key=more.__getitem__)

@@ -154,18 +154,27 @@ def what_if(file: Bubbles, offer: Other) -> Lines:
     size = sized(offer.stages, offer.microbatches, offer.chunks)
     lines: Lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
     lines += [f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows]
+    like = f"; --schedule {recorded.schedule.lower()} --microbatches {recorded.microbatches} computes these likewise"
+    lines.append(
+        f"    {offer.microbatches:,} microbatches at their median times, without jitter and host; measured are "
+        f"{recorded.microbatches:,}, with both{like * (recorded.schedule != 'unknown')}"
+    )
     lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
     lines.append("    of one microbatch in one rank's share of the model")
     lines += [] if offer.searched is UNSET else _searched(offer.searched)
-    lines += [] if offer.step is UNSET else _step(offer.step)
+    lines += [] if offer.step is UNSET else _step(offer.step, offer.microbatches, recorded.microbatches)
     return [*lines, *(f"  assumed: {plain(text)}" for text in offer.assumed)]
 
 
-def _step(found: StepTime) -> Lines:
-    """Return the predicted time of a step, what it is made of on each rank, and what it rests on."""
+def _step(found: StepTime, count: int, measured_count: int) -> Lines:
+    """Return the predicted time of a step of ``count`` microbatches, what it is made of on each rank, and what it rests
+    on.
+    """
     from msgspec import UNSET
 
-    measured = "" if found.measured_ns is UNSET else f"  (measured {ms(found.measured_ns)} ms)"
+    measured = ""
+    if found.measured_ns is not UNSET:
+        measured = f"  (measured {ms(found.measured_ns)} ms, {_per(found.measured_ns, measured_count)} a microbatch)"
     missed = (
         ""
         if found.missed is UNSET
@@ -175,7 +184,8 @@ def _step(found: StepTime) -> Lines:
         missed = f", {found.missed:+.2%} of it, as the recorded steps took less than computed"
     rows = [(str(r.rank), ms(r.work_ns), ms(r.optimizer_ns), ms(r.rest_ns)) for r in found.ranks]
     return [
-        f"  a step would take {ms(found.step_ns)} ms{measured}: from its first action to that of the next",
+        f"  a step would take {ms(found.step_ns)} ms, {_per(found.step_ns, count)} a microbatch{measured}: with jitter "
+        "and host, from its first action to that of the next",
         *([] if found.doubt is UNSET else [f"    not to be relied on: {found.doubt}"]),
         f"    pipeline {ms(found.pipeline_ns)} ms{missed}; between two steps {ms(found.between_ns)} ms",
         Table(rows, ("rank", "work ms", "optimizer ms", "idle, loading, host ms"), ">>>>", indent=4),

@@ -14,6 +14,7 @@ which takes time even where no input is waited for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -308,6 +309,16 @@ def offer(
     return found._replace(
         other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed), step=step)
     )
+
+
+def makespans(file: Bubbles, *microbatches: int) -> list[int]:
+    """Return what the pipeline of ``file`` takes with each number of microbatches, on its median times, in ns; []
+    where its schedule is unknown, or does not exist for these numbers.
+    """
+    with suppress(ValueError):
+        measured = _measured(file)[1]
+        return [what_if(file.pipeline.schedule, count, measured).other.makespan_ns for count in microbatches]
+    return []
 
 
 def _measured(file: Bubbles) -> tuple[list[Ranges], Measured]:

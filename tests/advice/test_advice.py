@@ -23,7 +23,7 @@ from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import LAUNCHES
 from graphlink.advice.outputs import Candidate, Outputs
 from graphlink.advice.records import Advice, AdviceReport, Kind
-from graphlink.advice.stages import _slowest
+from graphlink.advice.stages import _slowest, stages
 from graphlink.advice.table import advice_rows, advice_table, first_lines
 from graphlink.cli import main
 from graphlink.graph.read_et import read_et
@@ -259,9 +259,23 @@ def test_stages_that_are_idle_stand_above_the_messages_in_which_it_shows(tmp_pat
     assert share in idle.evidence and "DIR" not in idle.evidence
     # one split of the time, the stage, and what takes it longer: a forward of 200 ms, once
     assert re.search(r"\(dependency_stall\) [\d.]+ %", idle.evidence) and "schedule" not in idle.evidence
-    assert "; stage 3 (rank 3) was busy by itself for 261.060 ms, the others for 79.4" in idle.evidence
+    whole, parts = re.findall(
+        r"; stage 3 \(rank 3\) waited for no other stage for ([\d.]+) ms \((.*?)\)", idle.evidence
+    )[0]
+    rows = msgspec.json.decode((tmp_path / "out" / "bubbles.json").read_bytes())["stages"]
+    shown = {"work": rows[3]["work_ns"], **rows[3]["idle_ns"]}
+    made_of = dict(part.split() for part in parts.split(", "))
+    assert whole == "261.060" and made_of == {name: f"{shown[name] / 1e6:.3f}" for name in made_of}
+    assert abs(sum(map(float, made_of.values())) - 261.060) < 0.005
     assert idle.evidence.endswith(": more to compute, 200.717 ms in one F alone")
     assert idle.todo.startswith("record more steps, after a warm-up: stage 3 (rank 3) took that long in one pass")
+    # what the command prints that it names
+    command = re.findall(r"graphlink (bubbles .* --schedule 1f1b --microbatches 8) computes ([\d.]+) ms", idle.why_not)
+    assert main([*shlex.split(command[0][0]), "--json", str(tmp_path / "b.json")]) == 0
+    computed_ns = msgspec.json.decode((tmp_path / "b.json").read_bytes())["what_if"]["makespan_ns"]
+    assert (
+        command[0][1] == f"{computed_ns / 1e6:.3f}" and f"{computed_ns / 2e6:.3f} for as many samples" in idle.why_not
+    )
     assert "pipeline_bubble" in {one.kind for one in main_advice(pipeline).advice}  # without a GPU, too
 
 
@@ -822,6 +836,7 @@ def test_a_run_of_several_ranks_with_a_straggler_a_pipeline_and_room_in_memory(t
         ),
         ((1, 2, 9, 0), "begin to send and to receive earlier", "its own part, 8.3 %"),
         ((1, 0, 1, 10), "make the stages that others wait for quicker", "its own part, 8.3 %"),
+        ((1, 0, 1, 10), "cores of its own for the stages that others wait for", "its own part, 8.3 %"),  # no GPU
     ],
 )
 def test_a_schedule_is_advised_where_theory_says_that_it_loses_most(
@@ -831,19 +846,26 @@ def test_a_schedule_is_advised_where_theory_says_that_it_loses_most(
     parts_ns = PartsNs(**dict(zip(PartsNs.__struct_fields__, (*parts, sum(parts)), strict=True)))
     theory = Theory(parts_ns=parts_ns)
     causes = {"warmup": 8, "dependency_stall": 3, "unknown": 1}
+    if todo.startswith("cores"):
+        one, causes = msgspec.structs.replace(one, ranks=[]), {"launch_starved": 8, "dependency_stall": 4}
     pipeline = Pipeline(stages=4, microbatches=8, chunks=2, schedule="interleaved-ZB", causes_ns=causes, theory=theory)
     files = {0: read_et(tmp_path / "out" / "trace.0.et")}
     run = Outputs(msgspec.structs.replace(one, pipeline=pipeline), (0,), workload(files), {})
-    (told,) = [each.advice for each in candidates(run) if each.advice.kind == "pipeline_bubble"]
+    (told,) = [each.advice for each in stages(run)]
     assert told.todo.startswith(todo) and why_not in told.why_not
-    assert "on 4 ranks together: its first microbatch had not come (warmup) 66.7 %" in told.evidence
+    assert re.search(r"on 4 ranks together: .* \((warmup|launch_starved)\) 66.7 %", told.evidence)
 
 
 @pytest.mark.parametrize(
     ("part", "stage", "cause", "why"),
     [
-        ("rest", 1, "launch_starved", "busy by itself for 0.000 ms, the others for 0.000, 0.000 ms of the difference"),
-        ("schedule", 1, "schedule", "was busy by itself"),
+        (
+            "rest",
+            1,
+            "launch_starved",
+            "launch_starved 0.000, exposed_communication 0.000), the others for 0.000, 0.000 ms of the difference",
+        ),
+        ("schedule", 1, "schedule", "waited for no other stage"),
         ("imbalance", 2, "imbalance", "was at work for"),
         ("communication", 0, "communication", "exchanged messages for"),
     ],

@@ -181,7 +181,11 @@ def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None
     assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"
     assert " ".join(lines[3].split()) == "bubble_rate_makespan 0.1000 (measured 0.1111)"
     assert " ".join(lines[4].split()) == "bubble_rate_zb 0.0500 (measured 0.1111)"
-    assert "2, 1.5" in lines[5]
+    assert lines[5] == (
+        "    4 microbatches at their median times, without jitter and host; measured are 8, with both; "
+        f"--schedule {file.pipeline.schedule.lower()} --microbatches 8 computes these likewise"
+    )
+    assert "2, 1.5" in lines[6]
     assert lines[-1] == "  assumed: weights\\x1b take a third"
 
 
