@@ -15,9 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace, _ArgumentGroup
+    from argparse import Namespace
     from pathlib import Path
 
+    from graphlink.choices import Option, VerbOptions
     from graphlink.depend.build import Built
     from graphlink.doctor.records import Finding
     from graphlink.graph_model import Column, Graph
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from graphlink.run.discover.pairing import Discovered
     from graphlink.run.options import Inputs, Options, Recordings
     from graphlink.run.records import Aligned, GraphedRank, Joined, PreparedRank, RankWork, RunResult
-
-    _Parser = ArgumentParser | _ArgumentGroup
-
 
 RecordT = TypeVar("RecordT")
 
@@ -80,47 +78,6 @@ class SideFile(Protocol):
 
     @property
     def path(self) -> Path: ...
-
-
-class Option:
-    """An argument or option of the command line, with what ``argparse.add_argument`` is told of it."""
-
-    def __init__(self, *names: str, **settings: Any) -> None:
-        self.names, self.settings = names, settings
-
-    def add_to(self, parser: _Parser) -> None:
-        """Add it to a parser, or to a group of one."""
-        parser.add_argument(*self.names, **self.settings)
-
-
-class Either(NamedTuple):
-    """Options of which one at most is given."""
-
-    options: Sequence[Option]
-
-    def add_to(self, parser: _Parser) -> None:
-        """Add them to a parser, or to a group of one."""
-        group = parser.add_mutually_exclusive_group()
-        for option in self.options:
-            option.add_to(group)
-
-
-class VerbOptions(NamedTuple):
-    """The arguments and options of a verb but ``--json``. ``groups``: those below a heading in its help; ``epilog``:
-    how that ends.
-    """
-
-    own: Sequence[Option | Either] = ()
-    groups: Mapping[str, Sequence[Option | Either]] = {}
-    epilog: str | None = None
-
-    def add_to(self, parser: ArgumentParser) -> None:
-        """Add them to the parser of the verb."""
-        parser.epilog = self.epilog or parser.epilog
-        for heading, options in {"": self.own, **self.groups}.items():
-            part = parser.add_argument_group(heading) if heading else parser
-            for option in options:
-                option.add_to(part)
 
 
 class Verb(NamedTuple):

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, count
 from graphlink.cli.out import tell
-from graphlink.wings import Option, VerbOptions
 
 ADVICE_OPTIONS: Final = VerbOptions(
     (

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.astra import TOPOLOGIES
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import WHOLE_RUN_DIR, flag, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.wings import Option, VerbOptions
 
 ASTRA_OPTIONS: Final = VerbOptions(
     (

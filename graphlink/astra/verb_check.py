@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.out import tell
 from graphlink.errors import InputError
 from graphlink.records import Lines, Table, counted, joined
-from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.astra.check_rules import Judgement

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from graphlink.astra import READERS, TOPOLOGIES
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import WHOLE_RUN_DIR, at_least_one, between, flag, gigabytes_per_s, latency_ns
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, counted, ms
-from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.astra.files import Network

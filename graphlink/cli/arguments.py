@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from graphlink.choices import CHOICES, MOST_GB_PER_S
+from graphlink.choices import CHOICES, MOST_GB_PER_S, Option
 from graphlink.errors import InputError
 from graphlink.output_names import SUMMARY
-from graphlink.wings import Option
 
 
 def count(text: str) -> int:

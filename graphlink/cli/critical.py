@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, count, flag, rank_files, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
@@ -27,7 +28,6 @@ from graphlink.replay.folder import graph_files, load, load_groups
 from graphlink.replay.path_words import family_words, gap_ns, sentences, share_rows, stretches
 from graphlink.replay.whatif import told_ranks
 from graphlink.report.summary import load as load_summary
-from graphlink.wings import Option, VerbOptions
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10

@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from graphlink.choices import FORMATS
+from graphlink.choices import FORMATS, Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, count, flag
 from graphlink.cli.out import tell
 from graphlink.records import Lines, Table, counted
-from graphlink.wings import Option, VerbOptions
 
 EXPORT_OPTIONS: Final = VerbOptions(
     (

@@ -13,14 +13,14 @@ import gc
 import shlex
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS
+from graphlink.choices import CHOICES, HTA_LIMIT, LATENCY_NS, Either, Option, VerbOptions
 from graphlink.cli.arguments import at_least_one, between, choice, count, flag
 from graphlink.cli.out import reporting, say, tell
 from graphlink.engine.files import is_url, refuse_urls
 from graphlink.errors import UsageError
 from graphlink.process import gc_paused, keep_freed
 from graphlink.records import Lines, command_lines
-from graphlink.wings import Either, Option, VerbOptions, all_of, each
+from graphlink.wings import all_of, each
 
 if TYPE_CHECKING:
     from graphlink.report.summary import Summary

@@ -9,12 +9,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS
+from graphlink.choices import JOINED, MACHINES, MOST_US, SORTS, Option, VerbOptions
 from graphlink.cli.arguments import between, count, flag, gigabytes_per_s
 from graphlink.cli.out import tell
 from graphlink.cli.replay_text import listing, text
 from graphlink.errors import UsageError
-from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.replay.changes import Changes, LoaderChange

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink import output_names
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import count, flag
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.records import Lines, Table
-from graphlink.wings import Option, VerbOptions, each
+from graphlink.wings import each
 
 if TYPE_CHECKING:
     from graphlink.graph.node_view import Edge, NodeView

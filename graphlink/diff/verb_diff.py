@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Final
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import between, count, flag
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.errors import SLOWER
-from graphlink.wings import Option, VerbOptions
 
 DIFF_OPTIONS: Final = VerbOptions(
     (

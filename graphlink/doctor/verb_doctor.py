@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.capture.support import Support
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import flag
 from graphlink.cli.out import tell
 from graphlink.doctor.kinds import ENOUGH, INSPECTOR_BYTES, POOLS
 from graphlink.doctor.records import Finding
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, counted, first_few
-from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.doctor.records import Diagnosis, Told

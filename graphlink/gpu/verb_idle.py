@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import output_names
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, count, rank_files
 from graphlink.cli.out import tell
-from graphlink.wings import Option, VerbOptions
 
 IDLE_OPTIONS: Final = VerbOptions(
     (

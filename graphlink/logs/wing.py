@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from graphlink.choices import Option
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError
-from graphlink.wings import Blocks, Option, Wing
+from graphlink.wings import Blocks, Wing
 
 if TYPE_CHECKING:
     from argparse import Namespace

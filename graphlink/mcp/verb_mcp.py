@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import at_least_one, count, run_folder
 from graphlink.cli.parser import parse, parser_of
 from graphlink.cli.verbs import VERBS
@@ -26,7 +27,7 @@ from graphlink.errors import GraphlinkError, UsageError
 from graphlink.output_names import SUMMARY
 from graphlink.run.schemas import FILES
 from graphlink.version import __version__
-from graphlink.wings import Option, Verb, VerbOptions
+from graphlink.wings import Verb
 
 _RUNS: Final = "runs"
 _MOST_BYTES: Final = 2_000_000  # of an answer

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from graphlink.choices import Option
 from graphlink.errors import log
-from graphlink.wings import Columns, Made, Option, RankPart, SideFile, Wing
+from graphlink.wings import Columns, Made, RankPart, SideFile, Wing
 
 if TYPE_CHECKING:
     from pathlib import Path

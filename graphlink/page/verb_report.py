@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, run_folder
 from graphlink.cli.out import refuse_overwriting, tell, write_file
 from graphlink.records import counted
-from graphlink.wings import Option, VerbOptions
 
 _ABOUT: Final = "The page is one file that loads nothing from anywhere: open it, mail it, print it. docs/report.md"
 

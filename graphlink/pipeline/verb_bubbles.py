@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink import output_names
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, first_few, joined, like_it, ms, plain, shortened
 from graphlink.tables import grouped
-from graphlink.wings import Option, VerbOptions
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from graphlink import output_names
+from graphlink.choices import Option
 from graphlink.engine.files import refuse_urls
 from graphlink.errors import UsageError, log
 from graphlink.records import counted
-from graphlink.wings import Blocks, Columns, Made, Option, Verb, Wing
+from graphlink.wings import Blocks, Columns, Made, Verb, Wing
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -177,10 +177,9 @@ def place(
     ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. One
     that has what calls launched, and is none of ``of_hosts``, which have host rows, stands for a device, too. What is
     of no device is left out by category, what is of a device but does not say on which stream with a warning: both are
-    returned. Where no category says which rows are calls, they are those of a category of which one shares a
-    correlation, which no call has, with a device row. A row of a call's category around other rows of its thread, that
-    launched nothing, is a range: it is not the call that took the time. What a device's queue waits for another stream
-    is no work: such a row is of no length where the wait ended. O(n log n).
+    returned. A row of a call's category around other rows of its thread, that launched nothing, is a range: it is not
+    the call that took the time. What a device's queue waits for another stream is no work: such a row is of no length
+    where the wait ended. O(n log n).
     """
     if not others.count:
         return Counter(), ()
@@ -193,13 +192,7 @@ def place(
     hosts = np.array([*of_hosts] or rows["pid"][call_like], np.int64)
     apart = rows["pid"][launched & (correlation > 0) & ~call_like & ~np.isin(rows["pid"], hosts)]
     on_device = np.isin(rows["pid"], np.append(apart, np.array([*of_devices], np.int64)))
-    placed = (rows["stream"] != MISSING) & (rows["device"] != MISSING) & (correlation > 0)
-    works = np.concatenate(
-        [*(tables[of].seen("correlation") for of in ("device", "sync")), correlation[placed & ~call_like]]
-    )
-    at_call = ~placed & ~on_device & (correlation > 0) & (rows["tid"] != MISSING)
-    paired = at_call & np.isin(category, category[at_call & np.isin(correlation, np.setdiff1d(works, known))])
-    calls = (call_like | paired) & ~on_device & (rows["tid"] != MISSING)
+    calls = _calls(rows, call_like, ~on_device & (rows["tid"] != MISSING), tables, known)
     call_ids = np.concatenate([tables["call"].seen("correlation"), correlation[calls]])
     of_call = (correlation > 0) & np.isin(correlation, call_ids)
     related = ~call_like & ~calls & (on_device | of_call)
@@ -230,6 +223,20 @@ def place(
         for name, count in foreign.items()
     ]
     return left_out, (*_warnings(rows, lost, texts), *taken)
+
+
+def _calls(rows: Columns, call_like: Bool, on_thread: Bool, tables: dict[str, Parts], known: I64) -> Bool:
+    """Mark the calls. Where no category says so, they are the rows of one of which a row shares a correlation, which no
+    ``known`` call has, with a device row.
+    """
+    category, correlation = rows["category"], rows["correlation"]
+    placed = (rows["stream"] != MISSING) & (rows["device"] != MISSING) & (correlation > 0)
+    works = np.concatenate(
+        [*(tables[of].seen("correlation") for of in ("device", "sync")), correlation[placed & ~call_like]]
+    )
+    possible = on_thread & ~placed & (correlation > 0)
+    paired = possible & np.isin(category, category[possible & np.isin(correlation, np.setdiff1d(works, known))])
+    return np.asarray((call_like & on_thread) | paired)
 
 
 def _of(rows: Columns, which: Bool, *names: str) -> Columns:

@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 from typing import Final
 
+from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import WHOLE_RUN_DIR, at_least_one, choice, count, flag, gigabytes_per_s, latency_ns
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.wings import Option, VerbOptions
 
 _EPILOG: Final = """ranks are copied by their role in the communicators; what cannot be derived from the recording is refused, with
 the reason. docs/more-ranks.md"""  # noqa: E501
