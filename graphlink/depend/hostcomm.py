@@ -14,7 +14,7 @@ from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import WAKING_NS, Sleeps, silences
 from graphlink.depend.threads import ASLEEP_NS
 from graphlink.depend.timeline import Elements, EulerTour
-from graphlink.linking.nest import ASKING, enclosing
+from graphlink.linking.nest import asking
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 from graphlink.patterns import fits
 from graphlink.spans import NONE, Axis, Spans, holding, joined, overlap_ns, overlaps
@@ -67,8 +67,7 @@ def asked(linked: Linked, comm: Communication, op: I32) -> Asked:
     tid[row], at_ns[row] = rows.tid[op[row]], np.minimum(rows.start_ns[row], rows.end_ns[op[row]])
     send = comm.host_row[comm.host_are(CommKind.SEND)]
     send = send[op[send] == NOWHERE]
-    asks = fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation
-    around = enclosing(rows, linked.parent, ~linked.crossing, asks, rows.tid[send], rows.start_ns[send])
+    around = asking(linked, send)
     send, around = send[around != NOWHERE], around[around != NOWHERE]
     in_op_ns = rows.start_ns[send] - rows.start_ns[around]
     usual_ns = int(np.median(in_op_ns)) if len(send) else 0

@@ -183,6 +183,13 @@ def enclosing(
     return innermost(rows, parent, started, wanted, at_ns if until_ns is None else until_ns)
 
 
+def asking(linked: Linked, row: I32) -> I32:
+    """Return the op of its own thread that asked for each host row ``row``: the innermost of c10d around its begin."""
+    rows = linked.trace.host
+    ops = fits(ASKING, linked.trace.strings)[rows.name] & ~rows.annotation
+    return enclosing(rows, linked.parent, ~linked.crossing, ops, rows.tid[row], rows.start_ns[row])
+
+
 def askers(linked: Linked) -> I32:
     """Find the op that asked for each host row that another thread ran; NOWHERE of rows that nest, that began on the
     asking thread, or that no op fits. O(n log n).

@@ -39,8 +39,8 @@ from graphlink.tables import codes, marked, spread, take, tuples
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
-# A gloo send may leave before its row begins: on a machine with few cores receives end up to 6 ms before it
-# (pipelining-cpu/1f1b)
+# Where no op tells when a send of gloo's began, it may have left before its row: on a machine with few cores receives
+# end up to 6 ms before that (pipelining-cpu/1f1b)
 _HOST_NS: Final = 10_000_000
 _UNSEEN_NS: Final = 7_000  # by how much ends of a match differ on real machines (dlrm8-v100), where too few tell
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from graphlink.graph.target import comm_nodes
 from graphlink.graph_model import Graph
+from graphlink.linking.nest import asking
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Linked
 from graphlink.ranks.records import Matches, RankComms
 from graphlink.tables import counted_from, numbered_texts, take
@@ -39,18 +40,22 @@ class Members:
 
 
 def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
-    """Return every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n)
-    in nodes.
+    """Return every communication node of ``graph`` whose kind and group are known, with its recorded times. A send of
+    gloo's begins with the op that asked for it: its row begins later where the thread is held, when the message may
+    have come. O(n log n) in nodes.
     """
     every = comm_nodes(graph, comm.ops)
     kept = np.flatnonzero((every != NOWHERE) & (comm.ops.kind != CommKind.UNKNOWN) & (comm.ops.group != NOWHERE))
     kept = kept[np.lexsort((every[kept], graph.end_ns[every[kept]], graph.start_ns[every[kept]]))]
     ops, node = take(comm.ops, kept), every[kept]
     group, numbers = numbered_texts(ops.group.tolist())
+    start_ns, send = graph.epoch_ns + graph.start_ns[node], np.flatnonzero(ops.on_host & (ops.kind == CommKind.SEND))
+    op = asking(linked, ops.row[send])
+    start_ns[send[op != NOWHERE]] = linked.trace.host.start_ns[op[op != NOWHERE]]
     columns = {field.name: getattr(ops, field.name) for field in fields(CommOps)} | {
         "group": group,
         "groups": tuple(ops.groups[g] for g in numbers),
-        "start_ns": graph.epoch_ns + graph.start_ns[node],
+        "start_ns": start_ns,
         "end_ns": graph.epoch_ns + graph.end_ns[node],
     }
     overhead = linked.trace.overhead

@@ -131,3 +131,23 @@ def test_collectives_of_gloo_stand_in_the_order_in_which_they_were_asked_for() -
     assert got.bytes.tolist() == [1024, 256]
     assert got.start_ns.tolist() == [1_039_999, 1_040_000]
     assert got.end_ns.tolist() == [1_100_000, 1_090_000]
+
+
+def test_a_send_of_gloos_begins_with_its_op() -> None:
+    """Its row begins when its thread goes on, 30 us later, where the receive may have ended."""
+    sent = Comm("send", "Float", 16, 16, pg_name="0", ranks=(0, 1), group_size=2, dst_rank=1)
+    trace = build_trace(
+        [
+            Host("c10d::send", 1000, 1040, rf_id=2),
+            Host("gloo:send", 1030, 1100, annotation=True, rf_id=3, comm=sent),
+            Host("gloo:send", 1150, 1200, annotation=True, rf_id=4, comm=sent),
+        ],
+        rank=0,
+        world_size=2,
+    )
+    linked = link(trace, None, match_hosts(trace, None))
+    comm = communication(linked)
+    built = build(linked, comm, BuildOptions(sync="cuda", gap_ns=20_000))
+    got = rank_comms(built.graph, linked, comm, 0, 2)
+    assert got.start_ns.tolist() == [1_000_000, 1_150_000], "the second has none"
+    assert got.end_ns.tolist() == [1_100_000, 1_200_000]
