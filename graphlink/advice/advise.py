@@ -39,7 +39,7 @@ from graphlink.replay.path import critical_path
 from graphlink.replay.played import Played
 from graphlink.replay.selection import Selection
 from graphlink.replay.whatif import fit
-from graphlink.replay.workload import Work, Workload, workload
+from graphlink.replay.workload import Work, Workload, names_found, workload
 from graphlink.report.summary import Summary
 from graphlink.report.summary import load as load_summary
 
@@ -93,6 +93,7 @@ _ET: Final = (
     "recording without it (execution_trace=False)"
 )
 _REFUSED: Final = (LAUNCHES, COPIES)  # causes whose advice says why it has no gain
+_COMPILED: Final = re.compile(r"CompiledFunction|Torch-Compiled Region|triton_(?:poi|red|per)_fused")
 _ON_DEVICE: Final = (Work.KERNEL, Work.COMM, Work.COPY)
 _STUCK: Final = "ranks wait for each other for ever in the replay: see graphlink replay --machine coupled"
 
@@ -191,7 +192,8 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool, only: Col
     stages = getattr(getattr(run.summary, "pipeline", None), "bubble_rate_makespan", UNSET)
     stages_pct = 0.0 if stages is UNSET else 100 * stages
     gaining = in_order(gaining, _about(causes), 100 * bare, stages_pct, most_once=bool(once) and not stand)
-    advice = [_numbered(one.advice, k, prefix) for k, one in enumerate(gaining, 1)]
+    compiled = bool(names_found(run.work, _COMPILED).any())
+    advice = [_numbered(one.advice, k, prefix, compiled=compiled) for k, one in enumerate(gaining, 1)]
     files = dict(zip(run.ranks, run.work.files, strict=True))
     report = AdviceReport(
         ranks=list(run.ranks),
@@ -205,14 +207,14 @@ def advised(run: Outputs, groups: Groups, folder: str, *, whole: bool, only: Col
     return report, [one.changes for one in gaining]
 
 
-def _numbered(advice: Advice, number: int, prefix: Sequence[str]) -> Advice:
+def _numbered(advice: Advice, number: int, prefix: Sequence[str], *, compiled: bool) -> Advice:
     """Return the advice with its folder in its texts, and with its command: by options where they can tell the change
     and fit on a line, else by its number."""
     texts = (advice.evidence, advice.todo, advice.why_not)
     evidence, todo, why_not = (_DIR.sub(lambda _: shlex.quote(prefix[2]), text) for text in texts)
     options = advice.command if advice.command and len(advice.command) <= _LINE else f"--advice {number}"
     command = f"{shlex.join(prefix)} {options}" if advice.gain_ns is not None else ""
-    code = line_for(todo)
+    code = line_for(todo if not compiled else re.sub(r"torch\.compile(?!\()", "", todo))
     return replace(advice, evidence=evidence, todo=todo, code=code, why_not=why_not, command=command)
 
 

@@ -21,7 +21,7 @@ from graphlink.records import counted, ms
 from graphlink.replay.buckets import turns_of
 from graphlink.replay.changes import BucketChange, Changes, TimeChange
 from graphlink.replay.times import QUICKEST
-from graphlink.replay.workload import Work, Workload
+from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.tables import how_many, marked
 
 MIB: Final = 1 << 20
@@ -34,12 +34,17 @@ _EXPOSED: Final = "communication that no computation hides"
 _ACROSS: Final = "with all ranks linked look at graphlink critical-path DIR --across"
 _WRAPPED: Final = re.compile(r"(?:_?c10d\w*|nccl|gloo)::?\w|record_param_comms")  # a collective itself, as ops show it
 _BACKWARD: Final = re.compile(r"(?!Compiled)\w*Backward\d*|torch::autograd::CppNode<.*>", re.DOTALL)
+_HIDDEN: Final = {  # names of collectives -> how they can be hidden
+    r"(?i)all_?reduce|reduce_?scatter": "other gradient buckets",
+    r"(?i)all_?gather": "prefetch of shards",
+    r"(?i)all_?to_?all|send_?recv": "let other work run meanwhile",
+}
 # whose communication it is -> what to do
 _TODO: Final = {
     "messages": "begin to send and to receive before the result is needed (isend, irecv), send less (bf16); " + _ACROSS,
     "model": "layers need these results at once, as with tensor parallelism: let other work run meanwhile (Megatron: "
     "--sequence-parallel --tp-comm-overlap), or take fewer ranks for a group, on GPUs that NVLink joins",
-    "": "overlap it: other gradient buckets, prefetch of shards, other parallel sizes; " + _ACROSS,
+    "": "overlap it: [how], other parallel sizes; " + _ACROSS,
 }
 
 
@@ -63,7 +68,7 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
             * bool(excluded_ns)
             if whole_ns
             else _on_host(run),
-            todo=_TODO[whose],
+            todo=_TODO[whose].replace("[how]", _overlapping(run)),
             supposed=BOUNDED.replace(
                 "; ", "; what ranks wait for that others compute stays; " if whose == "messages" else "; "
             ),
@@ -71,6 +76,19 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
         scaled((Work.COMM, "", 0)),
         "communication",
     )
+
+
+def _overlapping(run: Outputs) -> str:
+    """Return how collectives of the sorts that are there can be hidden; gradients are reduced where there is a
+    backward pass, or where no op is recorded, so that none could show."""
+    names = {name for path in run.selection.paths[1] for name in path}
+    trains = any("Backward" in name for name in names) or not any(name.startswith("aten::") for name in names)
+    how = [
+        text
+        for k, (pattern, text) in enumerate(_HIDDEN.items())
+        if (k or trains) and (names_found(run.work, re.compile(pattern)) & (run.work.work == Work.COMM)).any()
+    ]
+    return ", ".join(how) or "let other work run meanwhile"
 
 
 def _of_model(run: Outputs) -> Bool:

@@ -23,6 +23,7 @@ _LINES: Final = tuple(
         (r"expandable_segments", 'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'),
         (r"CUDA_MODULE_LOADING", 'os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # before import torch'),
         (r"\bto\(memory_format=", "model = model.to(memory_format=torch.channels_last)"),
+        (r"torch\.autocast with torch\.amp\.GradScaler", 'with torch.autocast("cuda", dtype=torch.float16): ...'),
         (r"torch\.autocast", 'with torch.autocast("cuda", dtype=torch.bfloat16): ...'),
         (r"torch\.compile\(mode='reduce-overhead'\)", 'model = torch.compile(model, mode="reduce-overhead")'),
         (r"cuDNN's attention", "with sdpa_kernel(SDPBackend.CUDNN_ATTENTION): ..."),

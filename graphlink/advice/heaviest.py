@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice, takewhile
 from typing import Final
 
 import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.on_host import PART, first_launches, launch_ns_of
-from graphlink.advice.outputs import NVIDIA, Candidate, Outputs, ranks_of, scaled, where_called, whose_work
+from graphlink.advice.outputs import NVIDIA, Candidate, Outputs, beside, ranks_of, scaled, where_called, whose_work
 from graphlink.advice.records import Advice
 from graphlink.advice.uneven import FAR, HEAVY, LESS_PYTHON, SHARED, more_than_in_quick_steps
 from graphlink.graph.families import PYTHON
@@ -61,8 +60,6 @@ _ATTEND: Final = (
     "cuDNN's attention or FlashAttention-3 from Hopper on; less to attend to in [code] (a window, causal masks, "
     "shorter or packed sequences)" + _WHERE
 )
-_FLASH_3: Final = "FlashAttention-3 (flash_attn_interface, in place of the package flash_attn)"
-_PACKAGE: Final = re.compile(r"flash_attn|FlashAttn")  # which PyTorch's choice of attention does not reach
 _FUSE_ATTENTION: Final = (
     "scaled_dot_product_attention in [code] (of transformers: attn_implementation='sdpa'): one kernel for the two "
     "products and the softmax between, which writes no scores" + _WHERE
@@ -70,8 +67,6 @@ _FUSE_ATTENTION: Final = (
 MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
-TYPES: Final = "[types]; sizes that are multiples of 8"
-_PRODUCTS: Final = {"aten::bmm", "aten::baddbmm"}
 _MULTIPLIES: Final = (
     "it multiplies on tensor cores already, so what is left is less to multiply in [code]: fp8 where the GPU has it, "
     "larger products (one of a batch in place of a loop), sizes that are multiples of 64" + _WHERE
@@ -135,12 +130,11 @@ def _advised(run: Outputs, name: str) -> bool:
     of kernels."""
     mine, (loader, _) = names_found(run.work, re.compile(f"^{escaped(name)}$")), loaders_of(run.work)
     mine &= np.isin(run.work.work, [*_SORTS.values()])
-    loading_ns = int(run.work.cost_ns[mine & (loader != NOWHERE)].sum())
     return bool(
         LOADER.fullmatch(name.removesuffix(PART))
         or LAYOUT.search(name)
         or first_launches(run.work, name).any()
-        or 2 * loading_ns > run.work.cost_ns[mine].sum()
+        or 2 * run.work.cost_ns[mine & (loader != NOWHERE)].sum() > run.work.cost_ns[mine].sum()
     )
 
 
@@ -148,21 +142,12 @@ def _longest_kernel(run: Outputs) -> list[str]:
     """Return the name of the kernels that take most time, of those that have no advice of their own; [] without any."""
     family, names = run.work.names()
     ns = sums(len(names), family, np.where(run.work.work == Work.KERNEL, run.work.cost_ns, 0))
-    order = (names[which] for which in np.argsort(-ns, kind="stable").tolist() if ns[which])
-    return [*islice((name for name in order if not LAYOUT.search(name)), 1)]
+    order = np.argsort(-ns, kind="stable").tolist()
+    return [names[which] for which in order if ns[which] and not LAYOUT.search(names[which])][:1]
 
 
 def _count(work: Workload, nodes: Bool) -> int:
     return how_many(nodes & ~work.is_part)
-
-
-def _attends(run: Outputs, softmax: Operation | None) -> bool:
-    """Tell whether a softmax is that of attention in several ops: where it is called, batched products are, too."""
-    if softmax is None or not {"aten::softmax", "aten::_softmax"} & {*softmax.path}:
-        return False
-    around = [*takewhile(lambda name: not name.startswith("aten::"), softmax.path)]
-    ops = (op.path for file in run.operations.values() for op in file.operations)
-    return any(path[: len(around)] == around and not _PRODUCTS.isdisjoint(path[len(around) :]) for path in ops)
 
 
 def _by_what_it_does(
@@ -177,15 +162,27 @@ def _by_what_it_does(
         for kernel in operation.kernels
         if kernel.whole_name == name
     }
-    flash_2 = share == "compute" and _FLASH_2.search(name) is not None and run.tools is NVIDIA
-    package = whose is not None and any(map(_PACKAGE.search, whose.path))
+    path = whose.path if whose else []
     return (
-        (flash_2, _ATTEND.replace("cuDNN's attention or FlashAttention-3", _FLASH_3) if package else _ATTEND),
-        (share == "compute" and _attends(run, whose), _FUSE_ATTENTION),
+        (
+            share == "compute" and _FLASH_2.search(name) is not None and run.tools is NVIDIA,
+            _ATTEND
+            if not re.search("flash_attn|FlashAttn", "/".join(path))
+            else _ATTEND.replace(
+                "cuDNN's attention or FlashAttention-3",
+                "FlashAttention-3 (flash_attn_interface, in place of the package flash_attn)",
+            ),
+        ),
+        (
+            share == "compute"
+            and not {"aten::softmax", "aten::_softmax"}.isdisjoint(path)
+            and beside(run, whose, "^aten::(?:bmm|baddbmm)$"),
+            _FUSE_ATTENTION,
+        ),
         (share == "compute" and "used" in uses, _MULTIPLIES),
         (
             share == "compute" and "not_used" in uses and MATRIX.search(name) is not None,
-            TYPES.replace("[types]", run.tools.types),
+            f"{run.tools.types}; sizes that are multiples of 8",
         ),
         (share == "compute" and "not_used" in uses, _FUSE),
         (share == "compute", _UNKNOWN),

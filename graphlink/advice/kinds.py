@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.advice.communication import BOUNDED, MIB, buckets, exposed
-from graphlink.advice.heaviest import MATRIX, TYPES, heaviest
+from graphlink.advice.heaviest import MATRIX, heaviest
 from graphlink.advice.on_host import (
     COPIES,
     TO_HOST,
@@ -25,12 +25,21 @@ from graphlink.advice.on_host import (
     once,
     optimizers,
 )
-from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ns_of, ranks_of, scaled, where_called, whose_work
+from graphlink.advice.outputs import (
+    Candidate,
+    Outputs,
+    beside,
+    idle_ns_of,
+    ns_of,
+    ranks_of,
+    scaled,
+    where_called,
+    whose_work,
+)
 from graphlink.advice.records import ENOUGH_PCT, Advice, Kind
 from graphlink.advice.stages import stages
 from graphlink.advice.uneven import OUTSIDE, aside, compilations, pauses, stragglers, uneven
 from graphlink.choices import LATENCY_NS
-from graphlink.model import NOWHERE
 from graphlink.patterns import LAYOUT, UserPattern, escaped
 from graphlink.records import counted, ms, shares_words, short_path, time
 from graphlink.replay.changes import Changes, Selector, TimeChange
@@ -39,28 +48,13 @@ from graphlink.replay.workload import Work, names_found
 from graphlink.spans import overlap_ns, union
 from graphlink.tables import codes, sums
 
-_EARLIER: Final = "begin copies of pinned memory earlier, on a stream of their own, beside kernels"
-_BATCH: Final = (
-    "copy the next batch early, while this step computes: pin_memory=True of the DataLoader, then to(device, "
-    "non_blocking=True), on a stream of its own"
-)
-_PIN: Final = (
-    "pin the host's memory (pin_memory=True) and copy with non_blocking=True, if that is not so yet; else a stream of "
-    "their own, beside kernels"
-)
-_OF_HOST: Final = {_EARLIER, _BATCH, _PIN}
-_LESS: Final = (
-    "copy less: keep on the GPU what each step copies again (weights, optimizer state), or halve its bytes (bf16); "
-    "beside copies only [hiding] of other work could run"
-)
-_QUICKER: Final = "; copy from pinned memory (pin_memory=True) with non_blocking=True, which is quicker"
-_LARGER: Final = "copy in fewer and larger pieces: most of that time is of copies that take less than a launch"
 _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and what to do; the first that a name fits
     ("-> Pageable", "to pageable memory", TO_HOST),
     (
         "Pageable",
         "from pageable memory",
-        _BATCH,
+        "copy the next batch early, while this step computes: pin_memory=True of the DataLoader, then to(device, "
+        "non_blocking=True), on a stream of its own",
     ),
     (r"PtoP|Peer", "between GPUs", "begin copies between GPUs earlier, on a stream of their own"),
     (
@@ -72,12 +66,13 @@ _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and
     (
         "Pinned",
         "from or to pinned memory",
-        _EARLIER,
+        "begin copies of pinned memory earlier, on a stream of their own, beside kernels",
     ),
     (
         "",
         "of memory of which the recording does not tell whether it is pinned",
-        _PIN,
+        "pin the host's memory (pin_memory=True) and copy with non_blocking=True, if that is not so yet; else a stream "
+        "of their own, beside kernels",
     ),
 )
 _SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
@@ -137,17 +132,27 @@ def _copied(run: Outputs) -> tuple[str, str]:
     which = np.argmax([names_found(work, re.compile(pattern))[copies] for pattern, *_ in _OF_COPIES], axis=0)
     spent = Counter(dict(enumerate(sums(len(_OF_COPIES), which, exposed_ns).tolist()))).most_common()
     before_ns = np.cumsum([0, *(ns for _, ns in spent)])
-    most = [_OF_COPIES[k][2] for (k, _), ns in zip(spent, before_ns, strict=False) if ns < _MOST * before_ns[-1]]
-    if either_ns > 2 * hiding_ns and not _OF_HOST.isdisjoint(most):
-        less = _LESS.replace("[hiding]", f"{ms(hiding_ns)} ms") + _QUICKER * ({*most} & _OF_HOST != {_EARLIER})
-        most = [less, *(words for words in most if words not in _OF_HOST)]
-    ascending_ns = np.sort(pieces_ns)
-    half_ns = int(ascending_ns[np.searchsorted(np.cumsum(ascending_ns), ascending_ns.sum() / 2)])
-    most += [_LARGER] * (half_ns < launch_ns_of(work, launches(work), 0.5))
-    whose = whose_work(run, copies & (run.selection.launched_by != NOWHERE))
-    evidence = f": {shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))}"
-    evidence += f"; {counted(len(pieces_ns), 'piece')}, half of their time in those of {time(half_ns)} and more"
-    return evidence + (f", most in {short_path(whose.path)}" if whose else ""), "; ".join(most)
+    most = [_OF_COPIES[k] for (k, _), ns in zip(spent, before_ns, strict=False) if ns < _MOST * before_ns[-1]]
+    todo = [words for *_, words in most]
+    of_host = {"Pageable", "Pinned", ""} & {pattern for pattern, *_ in most}  # between the host and a GPU
+    if either_ns > 2 * hiding_ns and of_host:
+        todo = [
+            "copy less: keep on the GPU what each step copies again (weights, optimizer state), or halve its bytes "
+            f"(bf16); beside copies only {ms(hiding_ns)} ms of other work could run",
+            *["copy from pinned memory (pin_memory=True) with non_blocking=True, which is quicker"]
+            * (of_host != {"Pinned"}),
+            *(words for pattern, _, words in most if pattern not in of_host),
+        ]
+    half_ns = int(np.sort(pieces_ns)[np.searchsorted(np.cumsum(np.sort(pieces_ns)), pieces_ns.sum() / 2)])
+    if half_ns < launch_ns_of(work, launches(work), 0.5):
+        todo.append("copy in fewer and larger pieces: most of that time is of copies that take less than a launch")
+    whose = whose_work(run, copies & (run.selection.launched_by >= 0))
+    return (
+        f": {shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))}; "
+        f"{counted(len(pieces_ns), 'piece')}, half of their time in those of {time(half_ns)} and more"
+        + (f", most in {short_path(whose.path)}" if whose else ""),
+        "; ".join(todo),
+    )
 
 
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
@@ -180,7 +185,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             what="matrix products and convolutions without tensor cores",
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
             f"ms{where_called(whose_work(run, nodes))}{rest * (unused_ns > ns)}{types * bool(type_ns)}",
-            todo=TYPES.replace("[types]", run.tools.types),
+            todo=f"{run.tools.types}; sizes that are multiples of 8",
             supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
             why_not="" if named else "other ops run the same kernels",
         ),
@@ -226,6 +231,7 @@ def _contiguous(run: Outputs) -> Iterator[Candidate]:
     """Return copies into another layout: ``contiguous()`` copies only what has another one."""
     copied = run.selection.nodes(Selector(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice")))
     if copied.any():
+        whose = whose_work(run, copied)
         single = names_found(run.work, _POINTWISE) & (run.work.work == Work.KERNEL)
         same = run.work.cost_ns[copied & single].sum() >= _MOST * run.work.cost_ns[single].sum()
         yield Candidate(
@@ -233,9 +239,10 @@ def _contiguous(run: Outputs) -> Iterator[Candidate]:
                 kind="layout_conversions",
                 what="contiguous() copies tensors into another layout",
                 evidence=f"{ms(int(run.work.cost_ns[copied].sum()))} ms in {counted(int(copied.sum()), 'kernel')}"
-                + where_called(whose_work(run, copied)),
-                todo="one layout for model and inputs (memory_format=torch.channels_last for convolutions), so that "
-                "contiguous(), after permute() or transpose(), has nothing to copy",
+                + where_called(whose),
+                todo="one layout for model and inputs"
+                + " (memory_format=torch.channels_last for convolutions)" * beside(run, whose, "conv(?:[1-3]d|ol)")
+                + ", so that contiguous(), after permute() or transpose(), has nothing to copy",
                 supposed="if these kernels took no time",
             ),
             Changes((TimeChange(sort="kernel", path=UserPattern(_CONTIGUOUS, "advice"), scale=0),)),

@@ -189,7 +189,9 @@ def optimizers(run: Outputs) -> Iterator[Candidate]:
                 what="the optimizer launches many kernels",
                 evidence=f"{ms(ns_of(run, _OPTIMIZER.pattern, Work.HOST))} ms of host time in it, beside its ops; its "
                 f"kernels take {ms(kernels_ns)} ms",
-                todo=f"fused=True of {whose}, or foreach=True: one kernel for many tensors",
+                todo=f"fused=True of {whose}"
+                + ", or foreach=True" * (not names_found(run.work, re.compile("_foreach_|multi_tensor_apply")).any())
+                + ": one kernel for many tensors",
                 supposed="if each of its steps were one launch, and its kernels "
                 + (quarter if several else "ran one behind the other"),
             ),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,6 +58,10 @@ NVIDIA: Final = Tools(
     "CUDA starts, cuDNN chooses an algorithm (torch.backends.cudnn.benchmark), ",
     "CUDA_MODULE_LOADING=EAGER",
 )
+BEFORE_AMPERE: Final = NVIDIA._replace(
+    types="fp16 by torch.autocast with torch.amp.GradScaler, as these GPUs have no tensor cores for bf16 or TF32"
+)
+_BEFORE_AMPERE: Final = re.compile(r"\b(?:V100|GV100|T4|TITAN (?:V|RTX)|RTX 20\d\d|Quadro RTX)\b")
 AMD: Final = Tools(
     "rocm-smi --showpids",
     "rocm-smi",
@@ -81,7 +86,8 @@ class Outputs:
         """Return the tools of the vendor of its GPUs."""
         machines = [rank.machine for rank in ranks_of(self) if rank.machine is not UNSET]
         of_amd = any(each.system.hip or any(name.startswith("AMD") for name in each.gpus) for each in machines)
-        return AMD if of_amd else NVIDIA
+        older = any(_BEFORE_AMPERE.search(name) for each in machines for name in each.gpus)
+        return AMD if of_amd else BEFORE_AMPERE if older else NVIDIA
 
     @cached_property
     def selection(self) -> Selection:
@@ -148,6 +154,16 @@ def whose_work(run: Outputs, nodes: Bool) -> Operation | None:
             if len(some) and spent_ns.max() > most_ns:
                 most_ns, out = int(spent_ns.max()), some[int(spent_ns.argmax())]
     return out
+
+
+def beside(run: Outputs, whose: Operation | None, pattern: str) -> bool:
+    """Tell whether ops of names that a pattern finds are called in the module, or range, that calls an operation."""
+    around = [*takewhile(lambda name: not name.startswith("aten::"), whose.path if whose else ())]
+    return any(
+        op.path[: len(around)] == around and any(re.search(pattern, name) for name in op.path[len(around) :])
+        for file in run.operations.values()
+        for op in file.operations
+    )
 
 
 def where_called(whose: Operation | None, name: str = "") -> str:

@@ -20,8 +20,8 @@ from graphlink.advice.advise import advised, change_of, in_order, main_advice
 from graphlink.advice.communication import _only_copied, buckets, exposed
 from graphlink.advice.edits import _LINES, line_for
 from graphlink.advice.kinds import candidates
-from graphlink.advice.on_host import LAUNCHES
-from graphlink.advice.outputs import Candidate, Outputs
+from graphlink.advice.on_host import LAUNCHES, optimizers
+from graphlink.advice.outputs import BEFORE_AMPERE, Candidate, Outputs
 from graphlink.advice.records import Advice, AdviceReport, Kind
 from graphlink.advice.stages import _slowest, stages
 from graphlink.advice.table import advice_rows, advice_table, first_lines
@@ -29,6 +29,7 @@ from graphlink.cli import main
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import EdgeKind
 from graphlink.logs.records import Figure, GpuLog, Logs, SmiLog
+from graphlink.model import System
 from graphlink.operations.records import load as read_operations
 from graphlink.pipeline.file import StageEntry
 from graphlink.pipeline.records import PartsNs, Pipeline, Theory
@@ -39,8 +40,8 @@ from graphlink.replay.changes import Changes
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.records import Band, Span
 from graphlink.replay.workload import workload
+from graphlink.report.summary import Machine
 from graphlink.wings import wing
-from tests.advice.planted import ALONE
 from tests.replay.hand import COLL, GPU, N
 from tests.replay.hand import load as hand
 from tests.simulator import Api, Call, Program, Thread, Work, run, write_kineto
@@ -482,7 +483,7 @@ def test_what_to_do_about_work_follows_from_what_it_does(
 @pytest.mark.parametrize("of_bmm", ["Attention", "Loss"])
 def test_behind_a_loader_the_longest_kernel_is_advised_on(tmp_path: Path, of_bmm: str) -> None:
     """A softmax beside batched products is attention; elsewhere it is any other one."""
-    rows, kernels = [("user_annotation", ALONE, 9_000.0 * k, 9_000, 0) for k in range(2)], []
+    rows, kernels = [("user_annotation", LOADER, 9_000.0 * k, 9_000, 0) for k in range(2)], []
     softmax, products = ("Attention", "aten::_softmax", "softmax<8>"), (of_bmm, "aten::bmm", "Cijk_Ailk")
     for k, (module, name, kernel) in enumerate([softmax, softmax, products] * 6):
         at_us = 18_000.0 + 100 * k
@@ -531,6 +532,7 @@ def test_late_starts_that_nothing_explains_stand_first_where_nothing_gains_a_hun
     [
         ("num_workers=4 of the DataLoader, pin_memory=True", "DataLoader(..., num_workers=4, pin_memory=True)"),
         ("num_workers=4 of the DataLoader", "DataLoader(..., num_workers=4)"),
+        (f"{BEFORE_AMPERE.types}; sizes", 'with torch.autocast("cuda", dtype=torch.float16): ...'),
         ("fused=True of AdamW, or foreach=True", "torch.optim.AdamW(..., fused=True)"),
         ("larger buckets, 2 in one (bucket_cap_mb=50 of DDP)", "DistributedDataParallel(model, bucket_cap_mb=50)"),
         ("fewer ops, torch.compile; fused=True of Adam", "model = torch.compile(model)"),  # what is said first
@@ -1132,3 +1134,52 @@ def test_an_advice_is_replayed_by_its_number(tmp_path: Path, capsys: pytest.Capt
     assert main(["replay", out, "--advice", "99"]) == 2
     assert f"--advice 99: there are {len(told.advice)}" in capsys.readouterr().err
     assert main(["replay", out, "--advice", "1", "--list"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("gpu", "of_that"),
+    [("Tesla V100-SXM2-16GB", True), ("Tesla T4", True), ("NVIDIA H100 80GB HBM3", False), ("NVIDIA RTX A4000", False)],
+)
+def test_before_ampere_no_bf16_is_advised(tmp_path: Path, gpu: str, *, of_that: bool) -> None:
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    rank = msgspec.structs.replace(one.ranks[0], machine=Machine(host="", gpus=[gpu], system=System()))
+    told = Outputs(msgspec.structs.replace(one, ranks=[rank]), (0,), hand([N(0)]), {}).tools
+    assert (told is BEFORE_AMPERE) is of_that
+
+
+@pytest.mark.parametrize(
+    ("kernel", "caller", "do"),
+    [
+        (NCCL, "LinearBackward", "overlap it: other gradient buckets, other parallel sizes"),
+        (NCCL, "forward", "overlap it: let other work run meanwhile, other parallel sizes"),
+        ("ncclDevKernel_AllGather_RING_LL", "forward", "overlap it: prefetch of shards, other parallel sizes"),
+        ("nccl:all_to_all", "LinearBackward", "overlap it: let other work run meanwhile, other parallel sizes"),
+    ],
+)
+def test_how_to_hide_communication_follows_from_its_sort(tmp_path: Path, kernel: str, caller: str, do: str) -> None:
+    """Gradients are only where there is a backward pass."""
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    nodes = [N(0, name=caller), N(1, name="aten::mm"), N(2, COLL, us=90, name=kernel, start_us=9, lane=7)]
+    (told,) = exposed(Outputs(one, (0,), hand(nodes), {}))
+    assert told.advice.todo.startswith(do)
+
+
+@pytest.mark.parametrize("conv", ["aten::conv2d", "aten::mm"])
+@pytest.mark.parametrize(
+    "kernel", ["triton_poi_fused_add_0", "void elementwise_kernel<4>", "multi_tensor_apply_kernel<4>"]
+)
+def test_what_is_done_already_or_does_not_fit_is_not_advised(tmp_path: Path, conv: str, kernel: str) -> None:
+    """Compiled code, optimizers of many tensors at once, and layouts of convolutions where there are none."""
+    rows, kernels = list[tuple[str, str, float, float, int]](), []
+    for k in range(12):
+        at_us = 100.0 * k
+        for name in (conv, "aten::contiguous", "Optimizer.step#SGD.step")[k % 3 : k % 3 + 1]:
+            rows += [("user_annotation" if "#" in name else "cpu_op", name, at_us, 60, 0)]
+        rows += [("cuda_runtime", "cudaLaunchKernel", at_us + 5, 5, k + 1)]
+        kernels += [(kernel, at_us + 20 + 900 * k, k + 1)]
+    told = of_rows(tmp_path, *rows, kernels=tuple(kernels), kernel_us=900).advice
+    made = Outputs(graphlink.open(tmp_path / "out").summary, (0,), workload(load(graph_files(tmp_path / "out"))), {})
+    todo = "\n".join([*(one.todo for one in told), *(one.advice.todo for one in optimizers(made))])
+    assert ("memory_format=torch.channels_last for convolutions" in todo) == (conv == "aten::conv2d")
+    assert ("foreach=True" in todo) == ("multi_tensor" not in kernel)
+    assert any(one.code == "model = torch.compile(model)" for one in told) == ("triton" not in kernel)
