@@ -17,7 +17,7 @@ from graphlink import output_names
 from graphlink.advice.edits import line_for
 from graphlink.advice.kinds import candidates
 from graphlink.advice.on_host import COPIES, LAUNCHES
-from graphlink.advice.outputs import Candidate, Outputs, ranks_of
+from graphlink.advice.outputs import Candidate, Outputs, idle_ns_of, ranks_of
 from graphlink.advice.records import ENOUGH_PCT, KINDS, LEAST_PCT, Advice, AdviceReport, Kind
 from graphlink.advice.uneven import ASIDE, HEAVY, OUTSIDE
 from graphlink.engine.beside import side_by_side
@@ -91,6 +91,10 @@ _ET: Final = (
     "an execution trace was recorded, too: PyTorch writes it while ops run, so recorded steps may take several times "
     "what they take without it, and the GPU may wait for launches that otherwise come in time; compare with a "
     "recording without it (execution_trace=False)"
+)
+_SOONER: Final = (
+    "; more than GPUs were idle for that, as the host comes sooner to all else that they wait for, which goes on while "
+    "they compute"
 )
 _REFUSED: Final = (LAUNCHES, COPIES)  # causes whose advice says why it has no gain
 _COMPILED: Final = re.compile(r"CompiledFunction|Torch-Compiled Region|triton_(?:poi|red|per)_fused")
@@ -378,6 +382,8 @@ def _with_gain(
     path = critical_path(changed.work, after := followed(changed.work, after)) if banded else None
     titles = [change.title for change in changes.each()]
     options = [part for title in titles for part in title.split(" ", 1)]
+    idle_ns = sum(idle_ns_of(run, cause) for cause in ("host_work", "python"))
+    sooner = advice.kind == "launch_bound" and 10 * gain_ns > 11 * idle_ns  # by more than a tenth
     return replace(
         without,
         gain_ns=gain_ns,
@@ -386,7 +392,8 @@ def _with_gain(
         if before_step_ns and after_step_ns is not None
         else None,
         band=band(changes, work, changed.work, before.total_ns, after, path, records) if gain_ns > 0 else None,
-        supposed=advice.supposed + _beyond_idle(run, changed.work, before.total_ns - gain_ns, gain_ns),
+        supposed=advice.supposed
+        + (_beyond_idle(run, changed.work, before.total_ns - gain_ns, gain_ns) or _SOONER * sooner),
         command="" if any(title.startswith("[[") for title in titles) else shlex.join(options),
     )
 

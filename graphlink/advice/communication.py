@@ -59,6 +59,7 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
     whose = "messages" if 2 * how_many(comm & messages) > how_many(comm) else "model" * bool(of_model)
     excluded_ns = sum(one.excluded_ns or 0 for one in devices)
     whole_ns = sum(one.comm_ns for one in devices) - excluded_ns
+    unseen = _unseen(run)
     yield Candidate(
         Advice(
             kind="exposed_communication",
@@ -66,9 +67,11 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
             evidence=f"{ms(spent(devices)['exposed_comm_ns'])} ms of {ms(whole_ns)} ms are exposed"
             + f"; {ms(excluded_ns)} ms more of waiting, in collectives that are excluded, are not counted"
             * bool(excluded_ns)
+            + unseen
             if whole_ns
             else _on_host(run),
-            todo=_TODO[whose].replace("[how]", _overlapping(run)),
+            todo="record the other ranks, too, and link all together: this shows who waits; then " * bool(unseen)
+            + _TODO[whose].replace("[how]", _overlapping(run)),
             supposed=BOUNDED.replace(
                 "; ", "; what ranks wait for that others compute stays; " if whose == "messages" else "; "
             ),
@@ -89,6 +92,13 @@ def _overlapping(run: Outputs) -> str:
         if (k or trains) and (names_found(run.work, re.compile(pattern)) & (run.work.work == Work.COMM)).any()
     ]
     return ", ".join(how) or "let other work run meanwhile"
+
+
+def _unseen(run: Outputs) -> str:
+    """Return that communication may hold waiting for ranks that are not linked; "" where all are."""
+    linked, world = len(run.summary.ranks), max((rank.world_size for rank in run.summary.ranks), default=0)
+    some = f"{linked:,} of {world:,} ranks {'is' if linked == 1 else 'are'} linked"
+    return f"; {some}: waiting for the others may be in it" * (linked < world)
 
 
 def _of_model(run: Outputs) -> Bool:
@@ -156,6 +166,7 @@ def buckets(run: Outputs) -> Iterator[Candidate]:
                 else _EXPOSED,
                 evidence=f"{ms(exposed_ns)} ms are exposed, in {counted(count, 'collective')}"
                 + f" of usually {size_mib:,.3f} MiB" * bool(size_mib)
+                + _unseen(run)
                 + f"; {ms(host_ns)} ms of host time in {', '.join(sorted(calls))}" * bool(calls),
                 todo=f"larger buckets of gradients, {times} in one{capacity}"
                 + "; of what your own code reduces, all_reduce one flat tensor in place of many" * small,

@@ -11,6 +11,7 @@ _LINES: Final = tuple(
     for words, line in (
         (r"nvidia-smi shows it", "nvidia-smi --query-compute-apps=pid,name --format=csv"),
         (r"rocm-smi --showpids shows it", "rocm-smi --showpids"),
+        (r"record the other ranks", "graphlink traces/ -o out  # recordings of all ranks"),
         (r"num_workers=(\d+).*pin_memory", r"DataLoader(..., num_workers=\1, pin_memory=True)"),
         (r"num_workers=(\d+)", r"DataLoader(..., num_workers=\1)"),
         (r"\(num_workers\)", "DataLoader(..., num_workers=8, prefetch_factor=4)"),
@@ -18,7 +19,7 @@ _LINES: Final = tuple(
         (r"bucket_cap_mb=(\d+)", r"DistributedDataParallel(model, bucket_cap_mb=\1)"),
         (r"--sequence-parallel", "torchrun ... --sequence-parallel --tp-comm-overlap"),
         (r"\(isend, irecv\)", "works = torch.distributed.batch_isend_irecv(operations)"),
-        (r"\(OMP_NUM_THREADS\)", "OMP_NUM_THREADS=1 torchrun ..."),
+        (r"\(OMP_NUM_THREADS\)", "torch.set_num_threads(1)"),
         (r"n_microbatches=(\d+)", r"schedule = Schedule1F1B(stage, n_microbatches=\1)"),
         (r"expandable_segments", 'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"'),
         (r"CUDA_MODULE_LOADING", 'os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # before import torch'),

@@ -19,11 +19,9 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     some = f"rank {report.ranks[0]}" if len(report.ranks) == 1 else f"{len(report.ranks):,} ranks together"
     basis = path_of(report, f", {ms(report.path_ns)} ms")
     shown = [one for one in report.advice if one.most_pct is None or one.most_pct >= LEAST_PCT]
-    gains = [one.share_pct for one in shown if one.gain_ns is not None]
     head = (
         f"{some}: gains are per cent of {basis}. Each is of one change alone, two do not save their sum"
         + "; times in seen are added up over the ranks" * (len(report.ranks) > 1)
-        + "; a cause stands before what follows from it, which may gain more" * (gains != sorted(gains, reverse=True))
     )
     out: Lines = [*([report.once, ""] if report.once else []), head]
     first = [
@@ -32,10 +30,13 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     for k, one in first:
         head = f"also: {one.what}" if one.gain_ns is None and k > 1 else f"{k}. {one.what}"
         head = head if one.gain_ns is None else f"{k}. saves {gain_words(one)}{one.what}"
+        ahead = (at for at, each in enumerate(shown[: k - 1], 1) if each.gain_ns is not None)
+        less = next((at for at in ahead if shown[at - 1].share_pct < one.share_pct), 0)
+        order = [("order", f"behind {less}: a cause stands before what follows from it, which may gain more")]
         out += [
             "",
             head,
-            Table(advice_rows(one, report.path_ns), indent=3),
+            Table([*order * bool(less), *advice_rows(one, report.path_ns)], indent=3),
             *([f"   {one.command}"] * bool(one.command)),
         ]
     left, small = len(shown) - len(first), len(report.advice) - len(shown)

@@ -35,6 +35,7 @@ from graphlink.pipeline.file import StageEntry
 from graphlink.pipeline.records import PartsNs, Pipeline, Theory
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.ranks.summary import Straggler
+from graphlink.records import Table
 from graphlink.replay.band import BOUND
 from graphlink.replay.changes import Changes
 from graphlink.replay.folder import graph_files, load
@@ -546,7 +547,7 @@ def test_what_to_do_has_a_line_to_paste(todo: str, line: str) -> None:
 def test_lines_to_paste_are_python_or_commands_and_fit_on_a_line() -> None:
     for _, line in _LINES:
         assert len(line) <= 66, line
-        if not line.startswith(("nvidia-smi", "rocm-smi", "torchrun")):
+        if not line.startswith(("nvidia-smi", "rocm-smi", "torchrun", "graphlink")):
             ast.parse(line.replace("\\1", "N"))
 
 
@@ -559,11 +560,13 @@ def test_what_is_printed_first_of_a_gain_is_what_advice_is_ordered_by(
         for pct in gains
     ]
     report = AdviceReport(ranks=[0, 1], machine="ideal", replayed_ns=10**7, path_ns=10**7, advice=told, notes=[])
-    head, *lines = (line for line in advice_table(report, 8) if isinstance(line, str))
+    printed = advice_table(report, 8)
+    head, *lines = (line for line in printed if isinstance(line, str))
     first, second = (line for line in lines if "saves" in line)
     assert first == f"1. saves {gains[0]} % of a step (1.000 ms in all, {gains[0] / 2} %): what"
     assert second.startswith(f"2. saves {gains[1]} % of a step")
-    assert ("a cause stands before what follows from it" in head) is said
+    order = [row for table in printed if isinstance(table, Table) for row in table.rows if row[0] == "order"]
+    assert [text.partition(":")[0] for _, text in order] == ["behind 1"] * said
     assert "times in seen are added up over the ranks" in head
 
 
@@ -666,6 +669,8 @@ def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None
     (data,) = (one for one in told.advice[:2] if one.kind == "data_loading")
     assert data.gain_pct is not None and 30 < data.gain_pct < 36
     assert data.command.endswith("--dataloader-workers 2")
+    (launches,) = (one for one in told.advice if one.kind == "launch_bound")
+    assert "the host comes sooner to all else" in launches.supposed
 
 
 @pytest.mark.parametrize(
@@ -1001,6 +1006,11 @@ def test_buckets_are_for_gradients_and_not_for_what_ops_of_the_model_exchange(
     assert bool(joined) is of_gradients
     assert all("larger buckets of gradients" in one.advice.todo for one in joined)
     assert ("layers need these results at once" in hidden.advice.todo) is not of_gradients
+    assert hidden.advice.todo.startswith("record the other ranks, too")
+    assert all("; 1 of 2 ranks is linked" in one.advice.evidence for one in (hidden, *joined))
+    whole = replace(made, summary=msgspec.structs.replace(made.summary, ranks=2 * made.summary.ranks))
+    (hidden,) = exposed(whole)
+    assert "record" not in hidden.advice.todo and "linked" not in hidden.advice.evidence
 
 
 @pytest.mark.parametrize(
@@ -1161,7 +1171,9 @@ def test_how_to_hide_communication_follows_from_its_sort(tmp_path: Path, kernel:
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
     nodes = [N(0, name=caller), N(1, name="aten::mm"), N(2, COLL, us=90, name=kernel, start_us=9, lane=7)]
     (told,) = exposed(Outputs(one, (0,), hand(nodes), {}))
-    assert told.advice.todo.startswith(do)
+    assert do in told.advice.todo.removeprefix(
+        "record the other ranks, too, and link all together: this shows who waits; then "
+    )
 
 
 @pytest.mark.parametrize("conv", ["aten::conv2d", "aten::mm"])
