@@ -135,7 +135,7 @@ def _copied(run: Outputs) -> tuple[str, str]:
     most = [_OF_COPIES[k] for (k, _), ns in zip(spent, before_ns, strict=False) if ns < _MOST * before_ns[-1]]
     todo = [words for *_, words in most]
     of_host = {"Pageable", "Pinned", ""} & {pattern for pattern, *_ in most}  # between the host and a GPU
-    if either_ns > 2 * hiding_ns and of_host:
+    if either_ns > 2 * hiding_ns and of_host and "Pageable" not in of_host:  # from pinned memory they take far less
         todo = [
             "copy less: keep on the GPU what each step copies again (weights, optimizer state), or halve its bytes "
             f"(bf16); beside copies only {ms(hiding_ns)} ms of other work could run",

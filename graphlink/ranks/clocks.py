@@ -39,9 +39,6 @@ from graphlink.tables import codes, marked, spread, take, tuples
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
-# Where no op tells when a send of gloo's began, it may have left before its row: on a machine with few cores receives
-# end up to 6 ms before that (pipelining-cpu/1f1b)
-_HOST_NS: Final = 10_000_000
 _UNSEEN_NS: Final = 7_000  # by how much ends of a match differ on real machines (dlrm8-v100), where too few tell
 
 
@@ -65,7 +62,7 @@ def clocks(ranks: Sequence[RankComms], matches: Matches) -> AlignedClocks:
     tolerance = max(resolution, base.residual_ns)
     # shifts repair what cannot be between bodies that only host rows tie
     none = np.zeros(len(ranks), np.int64)
-    wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
+    wrong = room.on_host & (room.ns < -tolerance) & (body[room.begun] != body[room.ended])
     moved = shifts(ranks, matches, start_ns, end_ns, body, room) if wrong.any() else Shifts(none, none, 0)
     tied = _tied(ranks, matches, root)
     labels, sizes = np.unique(tied, return_counts=True)
@@ -217,7 +214,7 @@ def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance
     what is counted.
     """
     left = np.where(room.ns < OPEN // 2, room.ns + shift_ns[room.ended] - shift_ns[room.begun], 0)
-    wrong = left < np.where(room.on_host, -max(tolerance_ns, _HOST_NS), -tolerance_ns)
+    wrong = left < -tolerance_ns
     left[~wrong] = 0
     if not wrong.any():
         return []

@@ -921,7 +921,7 @@ def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
         assert " 100.0 %; 2 pieces, half of their time in those of 80.0 us and more" in told.evidence
     for name, call_us, words in (
         ("Pinned", 1, " of other work could run"),
-        ("Pageable", 1, ", which is quicker"),
+        ("Host", 1, ", which is quicker"),
         ("Pinned", 21, "fewer and larger pieces: most of that time is of copies that take less than a launch"),
     ):
         nodes = [N(0, us=call_us, name="7"), N(1, GPU, us=9, name=GEMM, start_us=10, lane=7)]

@@ -195,7 +195,7 @@ def host_rows(rng: np.random.Generator, count: int) -> list[Meet]:
     ]
 
 
-@pytest.mark.parametrize(("offset_ns", "hosts"), [(MS, ["", "", ""]), (40 * MS, ["a", "a", "a"])])
+@pytest.mark.parametrize(("offset_ns", "hosts"), [(5 * US, ["", "", ""]), (40 * MS, ["a", "a", "a"])])
 def test_host_rows_leave_clocks_alone_that_can_be_right(offset_ns: int, hosts: list[str]) -> None:
     true = Simulated(3, host_rows(np.random.default_rng(13), 50), {1: Off(offset_ns)}, dict(enumerate(hosts)))
     found = clocks(*true.record())
@@ -205,7 +205,7 @@ def test_host_rows_leave_clocks_alone_that_can_be_right(offset_ns: int, hosts: l
     )  # of one machine the rows are wrong, not the clocks: told, not mended
 
 
-@pytest.mark.parametrize("offset_ns", [-40 * MS, 40 * MS])
+@pytest.mark.parametrize("offset_ns", [-40 * MS, 40 * MS, 2 * MS])
 def test_host_rows_shift_clocks_that_cannot_be_right_into_the_middle(offset_ns: int) -> None:
     true = Simulated(3, host_rows(np.random.default_rng(14), 200), {2: Off(offset_ns)})
     ranks, meetings = true.record()
