@@ -382,8 +382,9 @@ def _with_gain(
     path = critical_path(changed.work, after := followed(changed.work, after)) if banded else None
     titles = [change.title for change in changes.each()]
     options = [part for title in titles for part in title.split(" ", 1)]
-    idle_ns = sum(idle_ns_of(run, cause) for cause in ("host_work", "python"))
-    sooner = advice.kind == "launch_bound" and 10 * gain_ns > 11 * idle_ns  # by more than a tenth
+    sooner = advice.kind == "launch_bound" and 10 * gain_ns > 11 * sum(
+        idle_ns_of(run, cause) for cause in ("host_work", "python")
+    )  # by more than a tenth
     return replace(
         without,
         gain_ns=gain_ns,

@@ -56,9 +56,8 @@ def stages(run: Outputs) -> Iterator[Candidate]:
         from graphlink.pipeline.file import load  # where a pipeline is, its wing is
         from graphlink.pipeline.what_if_schedule import makespans
 
-        file = load(run.folder / output_names.BUBBLES)
-        words, why, cause = _slowest(file, part)
-        if took_ns := makespans(file, count, 2 * count):
+        words, why, cause = _slowest(file := load(run.folder / output_names.BUBBLES), part)
+        if count and (took_ns := makespans(file, count, 2 * count)):
             computed = (
                 f"; graphlink bubbles DIR --schedule {pipeline.schedule.lower()} --microbatches {2 * count} computes "
                 f"{ms(took_ns[1])} ms without jitter and host, {ms(took_ns[1] // 2)} for as many samples as now if "
@@ -103,9 +102,9 @@ def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
     if took[most] <= _SLOWER * usual_ns:
         return _NOBODY, "", part
     named = [f"stage {one.stage} (rank {one.rank})" for one in file.stages]
-    made_of = ", ".join(f"{name} {ms(ns)}" for name, ns in own[most].items() if ns)  # as graphlink bubbles shows them
-    why = f"; {named[most]} {busy} for {ms(took[most])} ms{'' if of_part else f' ({made_of})'}, the others for "
-    why += ms(usual_ns)
+    each = ", ".join(f"{name} {ms(ns)}" for name, ns in own[most].items() if ns)  # as graphlink bubbles shows them
+    of = "" if of_part else f" ({each})"
+    why = f"; {named[most]} {busy} for {ms(took[most])} ms{of}, the others for {ms(usual_ns)}"
     if part == "rest":
         more = {name: ns - median(own[k].get(name, 0) for k in others) for name, ns in own[most].items()}
         part = max(more, key=more.__getitem__)

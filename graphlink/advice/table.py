@@ -30,8 +30,14 @@ def advice_table(report: AdviceReport, top: int) -> Lines:
     for k, one in first:
         head = f"also: {one.what}" if one.gain_ns is None and k > 1 else f"{k}. {one.what}"
         head = head if one.gain_ns is None else f"{k}. saves {gain_words(one)}{one.what}"
-        ahead = (at for at, each in enumerate(shown[: k - 1], 1) if each.gain_ns is not None)
-        less = next((at for at in ahead if shown[at - 1].share_pct < one.share_pct), 0)
+        less = next(
+            (
+                at
+                for at, ahead in enumerate(shown[: k - 1], 1)
+                if ahead.gain_ns is not None and ahead.share_pct < one.share_pct
+            ),
+            0,
+        )
         order = [("order", f"behind {less}: a cause stands before what follows from it, which may gain more")]
         out += [
             "",

@@ -172,9 +172,11 @@ def _step(found: StepTime, count: int, measured_count: int) -> Lines:
     """
     from msgspec import UNSET
 
-    measured = ""
-    if found.measured_ns is not UNSET:
-        measured = f"  (measured {ms(found.measured_ns)} ms, {_per(found.measured_ns, measured_count)} a microbatch)"
+    measured = (
+        ""
+        if found.measured_ns is UNSET
+        else f"  (measured {ms(found.measured_ns)} ms, {_per(found.measured_ns, measured_count)} a microbatch)"
+    )
     missed = (
         ""
         if found.missed is UNSET
