@@ -49,7 +49,7 @@ _SELDOM: Final = {
     "even_out": "no band: one of 90 % held the steps of only 15 of 40 second runs in which ranks were evened out",
 }
 _TOO_WIDE: Final = "steps differ, or time is unexplained, by as much as the run would take"
-BOUND: Final = "a bound, no prediction: nothing makes it take no time"
+BOUND: Final = "a bound, no prediction: a real change may leave some of it"
 _NUMBERS: Final = {0: "no steps are marked", 1: "one step", 2: "two steps"}
 
 
@@ -181,7 +181,7 @@ def unmeasured(changes: Changes) -> str:
     if kinds and kinds[0] in _SELDOM:
         return _SELDOM[kinds[0]]
     if kinds:
-        return f"no such prediction ({kinds[0].replace('_', ' ')}) was compared with a second run"
+        return f"not yet compared with a second recording: predictions of {kinds[0].replace('_', ' ')}"
     none = any(isinstance(change, TimeChange) and change.scale == 0 for change in changes.each())
     return BOUND if none else ""
 
