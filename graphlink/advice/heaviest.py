@@ -83,13 +83,10 @@ _MAKES: Final = re.compile(  # ops that only make tensors or views of them
 def heaviest(run: Outputs) -> Iterator[Candidate]:
     """Return the work of one name whose absence each rank would gain most from, where it is an op or a kernel that has
     no advice of its own; where none is, the kernel that takes most time."""
-    tops = {
-        (one.top_gain.name, one.top_gain.share)
-        for one in ranks_of(run)
-        if one.top_gain is not UNSET and one.top_gain.share in _SORTS and not _advised(run, one.top_gain.name)
-    }
+    of_ranks = {(top.name, top.share) for one in ranks_of(run) if (top := one.top_gain) is not UNSET}
+    tops = [(name, share) for name, share in sorted(of_ranks) if share in _SORTS and not _advised(run, name)]
     usual_ns = launch_ns_of(run.work, launches(run.work), 0.5)
-    for name, share in sorted(tops) or [(name, "compute") for name in _longest_kernel(run)]:
+    for name, share in tops or [(name, "compute") for name in _longest_kernel(run)]:
         pattern = f"^{escaped(name)}$"
         mine = names_found(run.work, re.compile(pattern)) & (run.work.work == _SORTS[share])
         launching = bool(launches(run.work)[mine].any())
