@@ -360,20 +360,15 @@ class Trace(Short):
     world_size: int | None
     process_groups: tuple[ProcessGroup, ...]
     resolution_ns: int  # 1 = times are exact to the ns; 1000 = integer or absolute-epoch us, which have lost their ns
-    left_out: dict[
-        str, int
-    ]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
+    # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
+    left_out: dict[str, int]
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
-    job: str = (
-        ""  # what tells it, the same on all ranks of a run (read.comms.job_of); "" where the recording does not tell
-    )
+    job: str = ""  # what tells it, the same on all ranks of a run (read.comms.job_of); "" where nothing does
     frames: FrameRows | None = None  # None = the recording has no stacks
     gpus: tuple[Gpu, ...] = ()  # as far as the recording describes them
     system: System = NO_SYSTEM
-    clocks: DeviceClocks | None = (
-        None  # of device rows that were brought onto the host's clock; None = they are as recorded
-    )
+    clocks: DeviceClocks | None = None  # of device rows brought onto the host's clock; None = they are as recorded
     memory: tuple[DeviceMemory, ...] = ()  # () = the recording has no rows of the allocator
     graph_deps: GraphDeps | None = None  # None = none are recorded
     counters: CounterRows | None = None  # None = none are recorded
