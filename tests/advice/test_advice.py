@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import graphlink
+from graphlink.advice import heaviest as heaviest_work
 from graphlink.advice.advise import advised, change_of, in_order, main_advice
 from graphlink.advice.communication import _only_copied, buckets, exposed
 from graphlink.advice.edits import _LINES, line_for
@@ -1193,3 +1194,16 @@ def test_what_is_done_already_or_does_not_fit_is_not_advised(tmp_path: Path, con
     assert ("memory_format=torch.channels_last for convolutions" in todo) == (conv == "aten::conv2d")
     assert ("foreach=True" in todo) == ("multi_tensor" not in kernel)
     assert any(one.code == "model = torch.compile(model)" for one in told) == ("triton" not in kernel)
+
+
+def test_the_same_work_of_many_ranks_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look goes over all nodes of all ranks."""
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    many = msgspec.structs.replace(
+        one, ranks=[msgspec.structs.replace(one.ranks[0], rank=number) for number in range(5)]
+    )
+    files, asked = dict.fromkeys(range(5), graph_files(tmp_path / "out")[0]), list[str]()
+    monkeypatch.setattr(heaviest_work, "_advised", lambda run, name: bool(asked.append(name)))
+    made = Outputs(many, tuple(range(5)), workload(load(files)), {})
+    next(heaviest_work.heaviest(made))
+    assert len(asked) == 1
