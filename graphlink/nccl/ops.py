@@ -13,6 +13,7 @@ from graphlink.linking.commtypes import CollectiveType, as_one, collective_type,
 from graphlink.linking.communication import CommRow, comm_rows
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup
+from graphlink.nccl.read.names import batched
 from graphlink.read.columns import Strings
 from graphlink.tables import numbered_texts, spread, tuples, values_at
 
@@ -116,17 +117,13 @@ def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> O
     """
     ops, by_row = comm.ops, [{one.row: one for one in rows} for rows in comm_rows(linked)]
     recorded = [by_row[on_host][row] for on_host, row in tuples(ops.on_host, ops.row)]
-    calls = [_one_call(one) for one in recorded]
+    calls, functions = zip(*map(_one_call, recorded), strict=True) if recorded else ((), ())
     of_group, keys = numbered_texts(_group(ops, k, row) for k, row in enumerate(recorded))
     group = of_group.astype(np.int64)
     members = [ranks or () for ranks, _ in keys]
     member = np.array([_place(ranks, rank) for ranks in members], np.int64)
     peer = np.array([_place(members[g], peer) for g, peer in tuples(group, ops.peer)], np.int64)
-    named = (
-        function_of(call.name) if one.calls else function_of(one.name) or function_of_kernel(one.name)
-        for one, call in zip(recorded, calls, strict=True)
-    )
-    function = codes.column([*named])
+    function = codes.column([*functions])
     given, got = _numbers(call.in_nelems for call in calls), _numbers(call.out_nelems for call in calls)
     gets = np.isin(function, codes.column(_GETS))
     count, other = np.where(gets, got, given), np.where(gets, given, got)
@@ -159,11 +156,27 @@ def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> O
     )
 
 
-def _one_call(one: CommRow) -> Comm:
-    """Return the call that a row stands for, or one that does what its calls do together."""
-    if not one.calls or one.further:
-        return _UNKNOWN
-    return as_one(list(one.calls)) or _UNKNOWN
+def _one_call(row: CommRow) -> tuple[Comm, str]:
+    """Return the call that a row stands for, or one that does what its calls do together; and its function."""
+    if not row.calls:
+        return _UNKNOWN, function_of(row.name) or function_of_kernel(row.name)
+    if row.further:
+        return _UNKNOWN, ""
+    call = as_one(list(row.calls))
+    return (call, function_of(call.name)) if call else _batch(row.calls)
+
+
+def _batch(calls: Sequence[Comm]) -> tuple[Comm, str]:
+    """Return one call for messages with known peers that share a kernel, with the elements of all."""
+    ways = [function_of(call.name) for call in calls]
+    peers = [call.dst_rank if way == SEND else call.src_rank for call, way in zip(calls, ways, strict=True)]
+    if not {*ways} <= {SEND, RECV} or None in peers:
+        return _UNKNOWN, ""
+    sizes = [call.in_nelems if way == SEND else call.out_nelems for call, way in zip(calls, ways, strict=True)]
+    known = [size for size in sizes if size is not None]
+    same = len({call.dtype for call in calls}) == 1
+    whole = Comm("", calls[0].dtype if same else "", sum(known) if len(known) == len(sizes) else None)
+    return whole, batched((way, peer) for way, peer in zip(ways, peers, strict=True) if peer is not None)
 
 
 def _group(ops: CommOps, op: int, one: CommRow) -> tuple[tuple[int, ...] | None, str]:

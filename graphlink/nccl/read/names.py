@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,11 @@ def function_of(name: str) -> str:
     bare = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")
     known = next((function for function in _FUNCTIONS if bare.startswith(function)), bare)
     return "barrier" if known == "allreducebarrier" else known
+
+
+def batched(messages: Iterable[tuple[str, int]]) -> str:
+    """Name what one kernel does with messages, each ``send`` or ``recv`` and its peer: ``recv 0, send 2``."""
+    return ", ".join(sorted(f"{function} {peer}" for function, peer in messages))
 
 
 def dtype_of(name: str) -> str:

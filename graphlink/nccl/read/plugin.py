@@ -5,6 +5,8 @@ is known from the order alone: an event belongs to the COLL or P2P that has begu
 other processes asked for (PXN) come last and have none. Times are us since the plugin's start; GPU times ns of each
 GPU's own clock. 0 stands for "not recorded" throughout.
 
+The messages of a rank in one group API call are one kernel (``batch_isend_irecv``), and are read as one call.
+
 What a step waits for:
   SendGpuWait    GPU      the kernel fills the buffer
   SendPeerWait   PEER     the receiver posts its buffer
@@ -25,9 +27,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import NOWHERE
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.read.events import EventTables, Fill, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import (
+    batched,
     dtype_of,
     function_of,
     hash_text,
@@ -40,6 +43,7 @@ from graphlink.nccl.read.names import (
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, table
 from graphlink.read.columns import Columns, Strings, ints
 from graphlink.read.kinds import DumpKind
+from graphlink.tables import grouped, least, numbered_rows, sums, tuples
 
 _STATES: Final = {
     "SendGpuWait": State.GPU, "SendPeerWait": State.PEER, "SendWait": State.WIRE,
@@ -51,16 +55,18 @@ _SENDS: Final = {
     "Send": True,
     "Recv": False,
 }  # the last two: NCCL up to 2.25
-_SORT_OF: Final = {"COLL": "call", "P2P": "call", "GPU": "kernel", "PROXY": "proxy", "NET": "step"}
+_SORT_OF: Final = {
+    "GROUP_API": "group", "COLL": "call", "P2P": "call", "GPU": "kernel", "PROXY": "proxy", "NET": "step",
+}  # fmt: skip
 # names in categories that several things share
 _NAMES: Final = {"kernel": frozenset({"KernelCh"}), "proxy": frozenset(_SENDS), "step": frozenset(_STATES)}
+_TIMED: Final = ("call", "kernel", "proxy")
 _COUNTED_BY_NAME: Final = {
     "PROXY": frozenset({"ScheduleSend", "ScheduleRecv", "Idle", "Sleep", "Append", *_SENDS}),
     "NET": frozenset({"SendBufferWait", "RecvBufferWait", *_STATES}),
 }
 _COUNTED: Final = frozenset(
     {
-        "GROUP_API",
         "GROUP",
         "COLL_API",
         "P2P_API",
@@ -99,6 +105,7 @@ def read_plugin(path: Path) -> Dump:
             "sends": np.array([_SENDS[row.name] for row in rows], np.bool_),
             "bytes": natural([a.trans_size for a in args]),
         },
+        "group": lambda _rows, _args: {},
         "step": lambda rows, args: {
             "step": natural([a.step for a in args]),
             "state": np.array([_STATES[row.name] for row in rows], np.uint8),
@@ -107,7 +114,13 @@ def read_plugin(path: Path) -> Dump:
     tables = EventTables(path, _sort_of, fill, "NCCL's profiler plugin", _TODO)
     at, columns = tables.at, tables.columns
     steps = tables.steps(at["step"], tables.around("proxy", "step"), columns["step"]["step"], columns["step"]["state"])
-    times = {sort: tables.keep(at[sort]) for sort in ("call", "kernel", "proxy")}
+    message = np.isin(columns["call"]["function"], strings.column(("send", "recv")))
+    first, kernel = np.unique(
+        _first_of_kernel(columns["call"], tables.around("group", "call"), message), return_inverse=True
+    )
+    calls, call_of = _as_kernels(columns["call"], kernel, strings), np.append(kernel, NOWHERE)
+    tables.leave(np.delete(at["call"], first), "messages in the kernel of another")
+    times = {sort: tables.keep(rows) for sort, rows in (at | {"call": at["call"][first]}).items() if sort in _TIMED}
     pids = tables.pid[tables.pid != NOWHERE]
     return Dump(
         path=str(path),
@@ -116,15 +129,15 @@ def read_plugin(path: Path) -> Dump:
         pid=int(pids[0]) if len(pids) else None,
         strings=tuple(strings),
         communicators=tuple(map(Communicator, list(keys)[1:])),
-        calls=table(Calls, len(at["call"]), **columns["call"], **times["call"]),
+        calls=table(Calls, len(first), **calls, **times["call"]),
         kernels=table(
             KernelChannels,
             len(at["kernel"]),
             **columns["kernel"],
             **times["kernel"],
-            call=tables.around("call", "kernel"),
+            call=call_of[tables.around("call", "kernel")],
         ),
-        proxies=table(ProxyOps, len(at["proxy"]), **columns["proxy"], call=tables.around("call", "proxy")),
+        proxies=table(ProxyOps, len(at["proxy"]), **columns["proxy"], call=call_of[tables.around("call", "proxy")]),
         steps=steps,
         events=tables.events,
         left_out=tables.left_out(_label),
@@ -149,6 +162,31 @@ def _calls(strings: Strings, keys: Strings, rows: list[PluginEvent], args: list[
         "protocol": strings.column([text_of(a.protocol) for a in args]),
         "channels": small([a.n_max_channels if a.n_channels is None else a.n_channels for a in args]),
     }
+
+
+def _first_of_kernel(calls: Columns, group: I64, message: Bool) -> I64:
+    """Return the first call of the kernel that each call is part of: messages of one group, communicator and rank."""
+    alone = np.where(message & (group != NOWHERE), NOWHERE, np.arange(len(group)))
+    _, kernel = numbered_rows(calls["communicator"], calls["rank"], np.where(alone == NOWHERE, group, NOWHERE), alone)
+    return least(int(kernel.max(initial=NOWHERE)) + 1, kernel, np.arange(len(kernel)))[kernel]
+
+
+def _as_kernels(calls: Columns, kernel: I64, strings: Strings) -> Columns:
+    """Return a call per kernel: its first one, with the names, elements and bytes of all."""
+    count, texts = np.bincount(kernel), list(strings)
+    several, first = count > 1, least(len(count), kernel, np.arange(len(kernel)))
+    out = {name: column[first] for name, column in calls.items()}
+    messages = grouped(
+        (own, (texts[function], peer))
+        for own, function, peer in tuples(kernel, calls["function"], calls["peer"])
+        if several[own]
+    )
+    out["function"][several] = strings.column([batched(of_kernel) for _, of_kernel in sorted(messages.items())])
+    out["peer"][several] = NOWHERE
+    for name in ("count", "bytes"):
+        known = least(len(count), kernel, calls[name]) >= 0
+        out[name] = np.where(known, sums(len(count), kernel, calls[name]), NOWHERE)
+    return out
 
 
 def _sort_of(row: PluginEvent) -> str | None:
