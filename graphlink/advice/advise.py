@@ -59,7 +59,7 @@ _MUCH_PCT: Final = 5.0  # what can go as a whole stands before work that could b
 _LINE: Final = 80  # characters of options that a command has at most; else it names the number of the advice
 _DIR: Final = re.compile(r"(?<= )DIR\b")
 _HEAVIEST: Final = ("heaviest_work", HEAVY)
-_MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts")  # what may be the main fact without a gain
+_MAIN: Final[tuple[Kind, ...]] = ("once", "late_starts", "pipeline_bubble")  # what may be the main fact without a gain
 _WITHOUT_GAIN: Final[Mapping[Kind, int]] = {"pipeline_bubble": 1, "once": 2}  # before others, in this order
 _OF_MESSAGES: Final[tuple[Kind, ...]] = ("exposed_communication", "blocking_sync")  # how idle stages show, too
 _IN_HOST: Final[tuple[Kind, ...]] = ("launch_bound", "heaviest_work", "python_pause", "optimizer", "small_collectives")
@@ -252,8 +252,8 @@ def in_order(
         behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
         whole = one.kind == "python_pause" or candidate.cause.startswith(ASIDE)
         places = (
-            (one.kind == "pipeline_bubble" and stages_pct > messages >= LEAST_PCT, (0, -messages, False)),
             (one.most_pct is None, (_WITHOUT_GAIN.get(one.kind, 3), 0.0, False)),
+            (one.kind == "pipeline_bubble" and stages_pct > messages, (0, -max(gain, messages), False)),
             (candidate.cause == OUTSIDE and gain >= 1, (-1, -gain, False)),
             # it can go whole, and no op takes half of its time for the asking; some steps have all of it
             (whole and gain >= _MUCH_PCT, (0, -gain * candidate.seldom - heaviest, False)),
@@ -313,11 +313,12 @@ def _with_its_cause(advice: list[Candidate], selection: Selection) -> list[Candi
         return advice
     cause = max(causes, key=lambda one: one.advice.gain_ns or 0)
     best = max(cause, late, key=lambda one: one.advice.gain_ns or 0)
+    named, other = (cause, late) if cause.advice.kind == "pipeline_bubble" else (late, cause)
     joined = replace(
         best.advice,
-        kind=late.advice.kind,
-        what=f"{late.advice.what}: {cause.advice.what}",
-        evidence=f"{late.advice.evidence}; {cause.advice.evidence}",
+        kind=named.advice.kind,
+        what=f"{named.advice.what}: {other.advice.what}",
+        evidence=f"{named.advice.evidence}; {other.advice.evidence}",
         todo=f"{cause.advice.todo}; {late.advice.todo}",
     )
     return [best._replace(advice=joined) if one is late else one for one in advice if one not in causes]
@@ -378,6 +379,8 @@ def _with_gain(
     if not (before.ran.all() and after.ran.all()):
         return replace(without, why_not=_STUCK)
     gain_ns, after_step_ns = before.total_ns - after.total_ns, step_ns(changed.work, after, records)
+    if gain_ns <= 0 and advice.why_not:
+        return without
     banded = gain_ns > 0 and not unmeasured(changes)
     path = critical_path(changed.work, after := followed(changed.work, after)) if banded else None
     titles = [change.title for change in changes.each()]
@@ -387,6 +390,7 @@ def _with_gain(
     )  # by more than a tenth
     return replace(
         without,
+        why_not="",
         gain_ns=gain_ns,
         gain_pct=gain_pct(gain_ns, path_ns),
         gain_step_pct=round(100 - 100 * after_step_ns / before_step_ns, 6)

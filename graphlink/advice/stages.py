@@ -12,8 +12,12 @@ from msgspec.structs import asdict
 from graphlink import output_names
 from graphlink.advice.outputs import Candidate, Outputs, ranks_of
 from graphlink.advice.records import Advice
+from graphlink.advice.uneven import slower
 from graphlink.causes import OF_STAGE
+from graphlink.model import NOWHERE
 from graphlink.records import counted, ms, percent, shares_words
+from graphlink.replay.changes import Changes
+from graphlink.wings import provided
 
 _OTHERS: Final = ("warmup", "cooldown", "dependency_stall", "straggler_wait")  # what a stage waits for others
 _OF_PARTS: Final = {  # what of a stage parts of idle time are about
@@ -43,25 +47,25 @@ _MORE: Final = "; then more microbatches{microbatches}, which leave less to wait
 
 
 def stages(run: Outputs) -> Iterator[Candidate]:
-    """Return that stages stand idle: with the stage that others wait for, and by what takes it longer than them."""
+    """Return that stages stand idle: with the stage that others wait for, and by what takes it longer than them; its
+    gain is that of a stage whose own work takes as long as on the others."""
     pipeline = getattr(run.summary, "pipeline", None)
     if not pipeline or pipeline.stages < 2:
         return
     causes, parts = pipeline.causes_ns, {} if pipeline.theory is UNSET else asdict(pipeline.theory.parts_ns)
     whole_ns = parts.pop("measured", 0)
     part = max(parts, key=parts.__getitem__, default="schedule")
-    words, why, cause, computed = _NOBODY, "", part, ""
+    words, why, cause, computed, changes = _NOBODY, "", part, "", Changes()
     idle, count = pipeline.bubble_rate_makespan, pipeline.microbatches
     if run.folder is not None:
-        from graphlink.pipeline.file import load  # where a pipeline is, its wing is
-        from graphlink.pipeline.what_if_schedule import makespans
-
-        words, why, cause = _slowest(file := load(run.folder / output_names.BUBBLES), part)
-        if count and (took_ns := makespans(file, count, 2 * count)):
+        file = provided("answers", "bubbles")(run.folder / output_names.BUBBLES)
+        rank, words, why, cause = _slowest(file, part)
+        changes = slower(run.work, rank)[0] if part == "rest" and cause != "once" else changes
+        if count and (took_ns := provided("answers", "makespans")(file, count, 2 * count)):
             computed = (
                 f"; graphlink bubbles DIR --schedule {pipeline.schedule.lower()} --microbatches {2 * count} computes "
-                f"{ms(took_ns[1])} ms without jitter and host, {ms(took_ns[1] // 2)} for as many samples as now if "
-                f"half a microbatch takes half its time; {count} take {ms(took_ns[0])}, computed likewise"
+                f"{ms(took_ns[1])} ms, half of it for as many samples if half a microbatch takes half its time, where "
+                f"{count} take {ms(took_ns[0])}"
             )
     if cause == "rest":
         cause = max(causes.keys() & _TODO.keys(), key=causes.__getitem__, default="schedule")
@@ -70,29 +74,30 @@ def stages(run: Outputs) -> Iterator[Candidate]:
     share = "" if idle is UNSET else f", {percent(idle, 1)} of the time of its steps"
     more = {"microbatches": f" (n_microbatches={2 * count} in place of {count})" * (count > 0)}
     named = {f"{OF_STAGE.get(name, name)} ({name})": ns for name, ns in causes.items()}
+    why_not = (
+        "another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 simulates one"
+        if part == "schedule"
+        else "no replay changes that alone; another schedule could save only its own part, "
+        f"{percent(parts['schedule'], whole_ns)} of that time"
+    )
     yield Candidate(
         Advice(
             kind="pipeline_bubble",
             what="stages of the pipeline stand idle",
             evidence=f"{ms(sum(causes.values()))} ms on {counted(pipeline.stages, 'rank')} together{share}: "
-            f"{shares_words(named, sum(causes.values()), 3)}{why}",
+            f"{shares_words(named, sum(causes.values()), 3)}{why}{computed}",
             todo=(_TODO[cause] + _MORE * (cause != "schedule")).format_map(words | more),
-            why_not=(
-                "another schedule is another program: graphlink bubbles DIR --schedule zb-h1 --input-share 0.5 "
-                "simulates one"
-                if part == "schedule"
-                else "no replay changes that alone; another schedule could save only its own part, "
-                f"{percent(parts['schedule'], whole_ns)} of that time"
-            )
-            + computed,
+            supposed="if its own work took as long as on the other ranks",
+            why_not=why_not,
         ),
-        None,
+        changes if changes.any else None,
     )
 
 
-def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
-    """Return the stage that waits for no other one for longest and the one with least work, what shows that, and what
-    takes it longest beyond what that takes the others: ``part`` where these take as long."""
+def _slowest(file: Any, part: str) -> tuple[int, dict[str, str], str, str]:
+    """Return the rank of the stage that waits for no other one for longest, ``NOWHERE`` where none stands out, it and
+    the one with least work in words, what shows that, and what takes it longest beyond what that takes the others:
+    ``part`` where these take as long."""
     own = [{"work": one.work_ns, **{k: ns for k, ns in one.idle_ns.items() if k not in _OTHERS}} for one in file.stages]
     of_part, busy = _OF_PARTS.get(part, ("", "waited for no other stage"))
     took = [spent.get(of_part, 0) if of_part else sum(spent.values()) for spent in own]
@@ -100,7 +105,7 @@ def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
     others = [k for k in range(len(own)) if k != most] or [most]
     usual_ns = round(median(took[k] for k in others))
     if took[most] <= _SLOWER * usual_ns:
-        return _NOBODY, "", part
+        return NOWHERE, _NOBODY, "", part
     named = [f"stage {one.stage} (rank {one.rank})" for one in file.stages]
     each = ", ".join(f"{name} {ms(ns)}" for name, ns in own[most].items() if ns)  # as graphlink bubbles shows them
     of = "" if of_part else f" ({each})"
@@ -113,4 +118,4 @@ def _slowest(file: Any, part: str) -> tuple[dict[str, str], str, str]:
         longest = max(passes, key=lambda one: one.busy_ns, default=None)
         if longest is not None and 2 * longest.busy_ns > more[part]:
             part, why = "once", f"{why}, {ms(longest.busy_ns)} ms in one {longest.phase} alone"
-    return {"stage": named[most], "least": named[least]}, why, part
+    return file.stages[most].rank, {"stage": named[most], "least": named[least]}, why, part

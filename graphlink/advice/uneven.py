@@ -438,7 +438,7 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
     on_gpu = any(one.gpu for one in ranks_of(run))
     look, clock = ("idle", "GPU clock, ") if on_gpu else ("critical-path", "")
-    changes, why = _slower(run.work, rank)
+    changes, why = slower(run.work, rank)
     yield Candidate(
         Advice(
             kind="straggler",
@@ -452,7 +452,7 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
     )
 
 
-def _slower(work: Workload, rank: int) -> tuple[Changes, str]:
+def slower(work: Workload, rank: int) -> tuple[Changes, str]:
     """Return what makes a rank as the median of the others, and what takes it longer most: by name where those that
     matter are less than half of the others' work, else by sort.
 

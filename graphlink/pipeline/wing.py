@@ -37,6 +37,7 @@ class Hooks(Wing):
             tells=("bubbles", "bubbles.compared"),
         ),
     )
+    answers = {"bubbles": "file:load", "makespans": "what_if_schedule:makespans"}
     tables = {"ranges": "file:RANGES", "bubbles": "file:BUBBLES"}
     schemas = {"bubbles": "file:Bubbles", "bubbles.compared": "file:Compared"}
     sections = {70: "page:pipeline"}

@@ -49,6 +49,8 @@ from tests.replay.hand import load as hand
 from tests.simulator import Api, Call, Program, Thread, Work, run, write_kineto
 from tests.simulator.cluster import cluster_run
 from tests.simulator.cluster_records import ClusterTraining
+from tests.simulator.pipeline_losses import Loss, Place
+from tests.simulator.pipelines import PipelineTraining, pipeline_run
 from tests.simulator.program import Action, Begin, CommArgs, End, Group, Host
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
@@ -250,18 +252,39 @@ def test_launches_and_waits_stand_behind_the_main_fact(
     assert [one.advice.kind for one in in_order(advice, [about], bare_pct, 0, most_once=False)] == order.split()
 
 
-def test_stages_that_are_idle_stand_above_the_messages_in_which_it_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [True, False])
+def test_a_late_stage_has_a_gain_and_stands_above_the_messages_in_which_it_shows(late: bool, tmp_path: Path) -> None:
+    places = [Place(2, "F", number, step=step) for number in range(2, 8) for step in range(3)]
+    losses = tuple(Loss("launch_starved", 2_000_000, (place,)) for place in places) if late else ()
+    more = {"steps": 3, "optimizer_ns": 400_000, "norm_ns": 100_000, "kernels": 2, "transfer_ns": 100_000}
+    pipeline_run(PipelineTraining(visible=True, losses=losses, **more)).write(tmp_path / "in")  # type: ignore[arg-type]
+    options = graphlink.Options(sync="cuda", timeline="none")
+    told = graphlink.link(tmp_path / "in", out=tmp_path / "out", options=options).advice().advice
+    place, idle = next((k, one) for k, one in enumerate(told) if one.kind == "pipeline_bubble")
+    messages = next(k for k, one in enumerate(told) if one.kind == "exposed_communication")
+    if not late:
+        assert idle.gain_pct is None and messages < place and "another schedule is another program" in idle.why_not
+        return
+    assert place == 0 and idle.gain_pct is not None and idle.gain_pct > 10 and idle.why_not == ""
+    assert "less for the host of stage 2 (rank 2)" in idle.todo and "rank 2 arrived last" in idle.evidence
+    assert not any(one.kind == "straggler" for one in told)  # one cause is one advice
+    assert main([*shlex.split(idle.command)[1:], "--json", str(tmp_path / "r.json")]) == 0
+    (what_if,) = msgspec.json.decode((tmp_path / "r.json").read_bytes())["what_if"]
+    assert what_if["gain_pct"] == idle.gain_pct
+
+
+def test_a_stage_that_took_long_once_says_so_without_a_gain(tmp_path: Path) -> None:
     pipeline = graphlink.link(
         DEMO.parent / "real" / "pipeline", out=tmp_path / "out", options=graphlink.Options(timeline="none")
     )
-    kinds = [one.kind for one in pipeline.advice().advice]
-    assert kinds.index("pipeline_bubble") + 1 == kinds.index("exposed_communication")
-    (idle,) = [one for one in pipeline.advice().advice if one.kind == "pipeline_bubble"]
+    told = pipeline.advice().advice
+    (idle,) = [one for one in told if one.kind == "pipeline_bubble"]
+    assert idle.gain_pct is None and all(one.gain_pct is not None for one in told[: told.index(idle)])
     assert pipeline.summary.pipeline is not None
     share = f"{100 * pipeline.summary.pipeline.bubble_rate_makespan:.1f} % of the time of its steps"
     assert share in idle.evidence and "DIR" not in idle.evidence
     # one split of the time, the stage, and what takes it longer: a forward of 200 ms, once
-    assert re.search(r"\(dependency_stall\) [\d.]+ %", idle.evidence) and "schedule" not in idle.evidence
+    assert re.search(r"\(dependency_stall\) [\d.]+ %", idle.evidence) and "itself" not in idle.evidence
     whole, parts = re.findall(
         r"; stage 3 \(rank 3\) waited for no other stage for ([\d.]+) ms \((.*?)\)", idle.evidence
     )[0]
@@ -270,15 +293,13 @@ def test_stages_that_are_idle_stand_above_the_messages_in_which_it_shows(tmp_pat
     made_of = dict(part.split() for part in parts.split(", "))
     assert whole == "261.060" and made_of == {name: f"{shown[name] / 1e6:.3f}" for name in made_of}
     assert abs(sum(map(float, made_of.values())) - 261.060) < 0.005
-    assert idle.evidence.endswith(": more to compute, 200.717 ms in one F alone")
+    assert ": more to compute, 200.717 ms in one F alone; graphlink bubbles" in idle.evidence
     assert idle.todo.startswith("record more steps, after a warm-up: stage 3 (rank 3) took that long in one pass")
     # what the command prints that it names
-    command = re.findall(r"graphlink (bubbles .* --schedule 1f1b --microbatches 8) computes ([\d.]+) ms", idle.why_not)
+    command = re.findall(r"graphlink (bubbles .* --schedule 1f1b --microbatches 8) computes ([\d.]+) ms", idle.evidence)
     assert main([*shlex.split(command[0][0]), "--json", str(tmp_path / "b.json")]) == 0
     computed_ns = msgspec.json.decode((tmp_path / "b.json").read_bytes())["what_if"]["makespan_ns"]
-    assert (
-        command[0][1] == f"{computed_ns / 1e6:.3f}" and f"{computed_ns / 2e6:.3f} for as many samples" in idle.why_not
-    )
+    assert command[0][1] == f"{computed_ns / 1e6:.3f}"
     assert "pipeline_bubble" in {one.kind for one in main_advice(pipeline).advice}  # without a GPU, too
 
 
@@ -887,7 +908,7 @@ def test_the_stage_that_others_wait_for_is_busy_by_itself_longest(part: str, sta
         )
         for rank, (work, late, sends, waits) in rows.items()
     ]  # fmt: skip
-    words, shows, told = _slowest(SimpleNamespace(stages=entries, ranges=[]), part)
+    _, words, shows, told = _slowest(SimpleNamespace(stages=entries, ranges=[]), part)
     assert (words["stage"], words["least"], told) == (f"stage {stage} (rank {stage})", "stage 0 (rank 0)", cause)
     assert why in shows
 
