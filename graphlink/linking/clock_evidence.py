@@ -12,6 +12,7 @@ import numpy as np
 
 from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import SYNCS, Role, roles
+from graphlink.linking.launch import rounding_ns
 from graphlink.model import EMPTY, F64, I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.patterns import containing
 from graphlink.tables import (
@@ -202,9 +203,10 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
 
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where
     there is one stream for that, a copy to the host for itself, and a stream synchronisation whose thread called
-    nothing since an asynchronous copy to the host for that copy. Not exact: other calls are taken to have waited for
-    what their thread launched last, and a copy from the host, or to pageable memory, for itself. A query may have found
-    its event not ready, and tells nothing.
+    nothing since an asynchronous copy to the host for that copy. An asynchronous copy to pageable memory is waited for,
+    too, but where one ran for longer than its call took. Not exact: other calls are taken to have waited for what their
+    thread launched last, and a copy from the host for itself. A query may have found its event not ready, and tells
+    nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     role = np.append(roles(calls, trace.strings), Role.OTHER)  # the last for rows without a call
@@ -234,7 +236,8 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
     to_host, copies = containing(trace.strings, "DtoH")[device.name], _waited_for(trace, call)
-    copied, staged = np.flatnonzero(copies), copies & (role[call] == Role.COPY_ASYNC)
+    copied, staged = np.flatnonzero(copies), copies & to_host & (role[call] == Role.COPY_ASYNC)
+    longer = device.end_ns - device.start_ns > (calls.end_ns - calls.start_ns)[call] + rounding_ns(trace)
     pairs = [
         (copied, call[copied].astype(np.int64)),
         *(last_of(trace, call, launched, *what) for what in asked),
@@ -247,7 +250,7 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         & (role[behind] == Role.STREAM_SYNC)
         & (preceding(calls.start_ns, calls.tid)[behind] == call[copy])
     )
-    exact = np.concatenate([(to_host & ~staged)[copied], certain[behind] | fetched])
+    exact = np.concatenate([(to_host & ~(staged & longer[staged].any()))[copied], certain[behind] | fetched])
     found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > LATENCY_NS))
     blocked = found.blocked & (np.abs(found.ahead_ns) <= MOST_RETURN_NS) & (found.begun_ns > -STEPS_NS)
     return take(replace(found, blocked=blocked), exact | blocked)

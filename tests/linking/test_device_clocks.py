@@ -216,6 +216,21 @@ def test_a_synchronisation_right_behind_a_copy_to_the_host_bounds_the_clock(betw
     assert (found[-1] >= 8) == bounded
 
 
+@pytest.mark.parametrize(("took", "bounded"), [(30, True), (5, False)])
+def test_an_asynchronous_copy_to_pageable_memory_bounds_the_clock_unless_one_outran_its_call(
+    took: float, bounded: bool
+) -> None:
+    """By CUDA its call returns when the copy is done: a call that took less than its copy did not wait."""
+    calls, ops = launches(10)
+    calls += [Call("cudaMemcpyAsync", 205, 240, 20), Call("cudaMemcpyAsync", 400, 400 + took, 21)]
+    copies = [
+        Device("Memcpy DtoH (Device -> Pageable)", start, start + 7, row, kind=DeviceKind.MEMCPY)
+        for start, row in ((241, 20), (407, 21))
+    ]
+    found = offsets_us(build_trace(calls=calls, device=[*ops, *copies]))
+    assert (found[-2] >= 8) == bounded
+
+
 def test_a_query_and_a_copy_from_the_host_bound_nothing() -> None:
     calls, ops = launches(10)
     calls += [
