@@ -480,6 +480,8 @@ def main() -> None:
         return
     if given.record:
         record(given.folder, given.repeats)
+    elif not any(given.folder.glob("*/[0-9]*")):
+        parser.error(f"{given.folder} has neither pair.toml nor recordings <program>/<repeat>: make them with --record")
     with tempfile.TemporaryDirectory() as temporary:
         recorded = Recorded(given.folder, Path(temporary))
         results = [result(pair, recorded) for pair in PAIRS]
