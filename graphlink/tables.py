@@ -118,7 +118,7 @@ def nowhere(count: int, dtype: type[np.signedinteger] = np.int64) -> NDArray[Any
 
 def stacked(counts: Sequence[int], parts: Sequence[NDArray[Any] | int]) -> I64:
     """Return parts as one column, so many rows of each: a number is that of all its rows."""
-    return np.concatenate([np.broadcast_to(*pair) for pair in zip(parts, counts, strict=True)]).astype(np.int64)
+    return np.concatenate([np.full(*pair, np.int64) for pair in zip(counts, parts, strict=True)])
 
 
 def how_many(mask: NDArray[Any]) -> int:

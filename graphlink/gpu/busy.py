@@ -22,6 +22,7 @@ from graphlink.tables import in_order, marked, spread, tuples
 
 BINS: Final = 1_200  # of a device, however long it was recorded
 LEVELS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_CHARACTERS: Final = np.array([*LEVELS], "S1")
 KEYS: Final = ("compute", "exposed_communication", "exposed_copy", *CAUSES)
 HOST_KEYS: Final = ("host", "communication", "python", "idle")  # of a rank without devices
 
@@ -119,7 +120,7 @@ def _levels(
     added = np.diff(so_far, axis=0, prepend=0)
     scale = (len(LEVELS) - 1) / np.diff(edges)
     parts = zip(keys, (*added, *rest), strict=True)
-    return {key: "".join(LEVELS[k] for k in np.rint(ns * scale).astype(int).tolist()) for key, ns in parts if ns.any()}
+    return {key: _CHARACTERS[np.rint(ns * scale).astype(int)].tobytes().decode() for key, ns in parts if ns.any()}
 
 
 def parts(one: Busy, from_ns: I64, to_ns: I64) -> tuple[I64, I64, I64, I64, I64, I64, F64]:

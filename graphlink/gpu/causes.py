@@ -38,6 +38,7 @@ from graphlink.tables import (
     numbered_rows,
     numbered_values,
     spread,
+    stacked,
     take,
     turns,
     values_at,
@@ -233,12 +234,12 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
         apart = left.start_ns >= np.append(-MOST, np.maximum.accumulate(left.end_ns))[:-1]
         _by_launch(hosts, found, take(left, apart), row[left.of[apart]])
         left = take(left, ~apart)
-    pieces = concat(*(some for some, *_ in found))
+    parts, causes, texts = zip(*found, strict=True)
+    pieces = concat(*parts)
     start_ns = pieces.start_ns + shift[pieces.of]  # where the clock steps, the host's has another order
     order = np.argsort(start_ns, kind="stable")
     of = pieces.of[order]
-    cause = np.concatenate([np.broadcast_to(cause, some.of.shape) for some, cause, _ in found])
-    text = np.concatenate([np.broadcast_to(text, some.of.shape) for some, _, text in found])
+    cause, text = (stacked([len(part.of) for part in parts], column) for column in (causes, texts))
     return Idle(
         start_ns=start_ns[order],
         end_ns=pieces.end_ns[order] + shift[of],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -59,6 +60,7 @@ _BY_WORDS = tuple(
 )
 
 
+@lru_cache(maxsize=4096)
 def role_of(name: str) -> Role:
     """Return the role of a call by its recorded name, e.g. ``cudaMemcpyAsync_v3020`` or ``hipEventQuery``."""
     for prefix in ("cuda", "cu", "hip"):

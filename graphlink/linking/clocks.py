@@ -70,15 +70,19 @@ def on_host_clock(trace: Trace) -> Trace:
 
     Devices whose clock is far off are first brought near, as evidence is looked for near the host's clock.
     """
-    far_ns, clock = _far_off(trace, _launched(trace))
+    call = _launched(trace)
+    waits = waits_of(trace, call)
+    far_ns, clock = _far_off(trace, call, waits)
     near, order = _moved(trace, far_ns)
-    far_ns, clock = far_ns[order], clock[order]
+    far_ns, clock, call = far_ns[order], clock[order], call[order]
+    if far_ns.any() or np.any(order[1:] < order[:-1]):
+        waits = waits_of(near, call)
     rows = {number: _in_order(near, (number,)) for number in np.unique(near.device.device).tolist()}
     stepped = {
         number: near.device.start_ns[row[1:]][(np.diff(clock[row]) != 0) & (np.abs(np.diff(far_ns[row])) > STEPS_NS)]
         for number, row in rows.items()  # a clock that drifts does not step in a pause
     }
-    found = clocks(near, _launched(near), stepped)
+    found = clocks(near, call, waits, stepped)
     offset_ns = found.offset_ns + far_ns
     extents = {clock.device: offset_ns[near.device.device == clock.device] for clock in found.devices}
     devices = tuple(
@@ -91,14 +95,14 @@ def on_host_clock(trace: Trace) -> Trace:
         own_ns = trace.device.start_ns + clocked.offset_ns
         row = last_before((trace.device.device,), own_ns, (counters.device,), counters.ns)
         counters = replace(counters, ns=counters.ns - values_at(clocked.offset_ns, row, 0))
-    return _ended_by_waits(replace(trace, clocks=clocked, counters=counters))
+    return _ended_by_waits(replace(trace, clocks=clocked, counters=counters), call[order])
 
 
-def _ended_by_waits(trace: Trace) -> Trace:
+def _ended_by_waits(trace: Trace, call: I32) -> Trace:
     """End the last op of a stream where the first wait for it returned, if it is recorded as running on for longer than
     clocks are apart: no op behind it shows its end (``tidy``), and a wait that is over does.
     """
-    device, waits = trace.device, waits_of(trace, _launched(trace))
+    device, waits = trace.device, waits_of(trace, call)
     past_ns = largest(len(device.end_ns), waits.op[waits.exact], waits.ahead_ns[waits.exact])
     before = preceding(device.start_ns, device.device, device.stream)
     past_ns[before[before != NOWHERE]] = 0  # others are behind it
@@ -144,14 +148,14 @@ def _moved(trace: Trace, by_ns: I64, on_host_ns: I64 | int = 0) -> tuple[Trace, 
     return replace(trace, device=take(moved, order)), order
 
 
-def _far_off(trace: Trace, call: I32) -> tuple[I64, I64]:
+def _far_off(trace: Trace, call: I32, waits: Evidence) -> tuple[I64, I64]:
     """Estimate how far the clock of each row's device is off, 0 up to ``NEAR_NS``, which needs no first estimate; and
     number these clocks.
 
     Devices that agree, and those of which little shows it and whose rows allow it, have one clock. Where none shows it
     alone, all together may. A clock that steps by more than it may be off later is one before and another after.
     """
-    device, waits = trace.device, waits_of(trace, call)
+    device = trace.device
     allowed: dict[int, tuple[int, int]] = {}
     exact = np.flatnonzero(waits.exact & ((waits.begun_ns - waits.ahead_ns > LATENCY_NS) | (waits.ahead_ns > NOISE_NS)))
     launched_ns = np.where(call == NOWHERE, device.start_ns, values_at(trace.calls.start_ns, call, 0))
@@ -209,15 +213,15 @@ def _steps(least_ns: I64, most_ns: I64, alone_ns: I64) -> I64:
     return out if np.bincount(out).min() >= FEWEST else np.zeros_like(out)
 
 
-def clocks(trace: Trace, call: I32, stepped: Mapping[int, I64]) -> DeviceClocks:
+def clocks(trace: Trace, call: I32, waits: Evidence, stepped: Mapping[int, I64]) -> DeviceClocks:
     """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE
-    without one. ``stepped``: times at which the clock of a device is known to step.
+    without one; ``waits``: what calls waited for. ``stepped``: times at which the clock of a device is known to step.
 
     O(n log n).
     """
     out = np.zeros(len(call), np.int64)
     order = order_of(trace, call)
-    waits = concat(waits_of(trace, call), order.waits)
+    waits = concat(waits, order.waits)
     numbers = np.unique(trace.device.device).tolist()
     launches = {number: launches_of(trace, call, _in_order(trace, (number,))) for number in numbers}
     evidence: dict[int, Evidence] = {}

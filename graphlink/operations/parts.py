@@ -96,7 +96,7 @@ def _summed(operation: _Key, sort: _Key, name: _Key, steps: Steps, at_ns: I64, n
     within[within] = at_ns[within] < steps.end_ns[step[within] - 1]
     same = {"op": 0, "backward": 0, "device": 0, "stream": 0} | more
     columns = {"operation": operation, "sort": sort, "name": name, **same, "step": np.where(within, step, 0)}
-    keys = {key: np.broadcast_to(np.asarray(column, np.int64), len(ns)) for key, column in columns.items()}
+    keys = {key: np.full(len(ns), column, np.int64) for key, column in columns.items()}
     code = codes(*keys.values())
     count = np.bincount(code)
     one = spread(len(count), code, np.arange(len(code)))

@@ -32,6 +32,7 @@ from graphlink.wings import Parts, RecordT, stored_type
 _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
 _PLAIN, _ODD = b"msgpack", b"json"
+_NO_RECORDS: Final = (int, str)  # of which tuples may hold many: the ranks of a group
 _SORTS: Final = frozenset(np.dtype(code).str for code in ("?", "d", *np.typecodes["AllInteger"]))
 # the columns of a record have one length, but for those of its other tables; what is no array is a column if it is
 # named here
@@ -160,7 +161,8 @@ def _check_lengths(value: Any) -> None:
         value = tuple(value.values())
     if isinstance(value, tuple):
         for inner in value:
-            _check_lengths(inner)
+            if not isinstance(inner, _NO_RECORDS):
+                _check_lengths(inner)
     elif dataclasses.is_dataclass(value):
         lengths: dict[int, int] = {}
         kind = type(value)
