@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -144,14 +145,6 @@ def _numbered(names: list[str]) -> list[str]:
     return [f"{name} {k}" for k, name in enumerate(names, 1)] if len(set(names)) < len(names) else names
 
 
-class _Repeated(msgspec.Struct, frozen=True):
-    """Rows of one name in one place, that repeat evenly over the whole recording, and the time that they cover."""
-
-    row: I64
-    start_ns: I64
-    covers_ns: int
-
-
 def _repeated(linked: Linked) -> Steps:
     """Return steps from start to start of what covers the most time: of ranges, without any of ops, without any of
     kernels.
@@ -172,20 +165,17 @@ def _repeated(linked: Linked) -> Steps:
         (device.name, device.device * 2**32 + device.stream, device, np.arange(len(device.name))),
     ):
         told = [
-            one
-            for one in _even(name[which], place[which], rows.start_ns[which], rows.end_ns[which], begin, end)
-            if (np.diff(np.searchsorted(trains_ns, one.start_ns)) > 0).all()  # in every interval from start to start
-            or (
-                name is ranges
-                and 2 * one.covers_ns >= end - begin
-                and _of_no_part(trace.strings, host.name[which[one.row]])
-            )
+            (covers_ns, which[row])
+            for covers_ns, row in _even(name[which], place[which], rows.start_ns[which], rows.end_ns[which], begin, end)
+            if (np.diff(np.searchsorted(trains_ns, rows.start_ns[which[row]])) > 0).all()  # from each start to the next
+            or (name is ranges and 2 * covers_ns >= end - begin and _of_no_part(trace.strings, host.name[which[row]]))
         ]
         if told:
-            found = max(told, key=lambda one: one.covers_ns)
-            names = [trace.strings[code] for code in rows.name[which[found.row]].tolist()]
+            found = max(told, key=itemgetter(0))[1]
+            names = [trace.strings[code] for code in rows.name[found].tolist()]
             key = names[0] if len({*names}) == 1 else _NUMBER.sub("", names[0])
-            return Steps(key, "repeated", tuple(_numbered(names[:-1])), found.start_ns[:-1], found.start_ns[1:])
+            start_ns = rows.start_ns[found]
+            return Steps(key, "repeated", tuple(_numbered(names[:-1])), start_ns[:-1], start_ns[1:])
     return Steps("", "", (), EMPTY, EMPTY)
 
 
@@ -210,9 +200,9 @@ def _of_no_part(strings: Sequence[str], name: I32) -> bool:
     return bool((name == name[0]).all()) and _OF_MODEL.fullmatch(strings[name[0]]) is None
 
 
-def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, until_ns: int) -> Iterator[_Repeated]:
-    """Yield the names that repeat evenly: no distance is twice another one, and there is room for no more before and
-    behind.
+def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, until_ns: int) -> Iterator[tuple[int, I64]]:
+    """Yield the time and the rows of each name that repeats evenly: no distance is twice another one, and there is room
+    for no more before and behind.
 
     So what a step does several times (its distances differ) and what only a part of the recording does (a layer) are
     none.
@@ -232,5 +222,4 @@ def _even(name: I32, place: I64, start_ns: I64, end_ns: I64, begin_ns: int, unti
     covers = np.add.reduceat(end - start, first)
     even = many & (most < 2 * least) & (start[first] - begin_ns < most) & (until_ns - start[last] < 2 * most)
     for k in np.flatnonzero(even).tolist():
-        mine = slice(first[k], last[k] + 1)
-        yield _Repeated(order[mine], start[mine], int(covers[k]))
+        yield int(covers[k]), order[first[k] : last[k] + 1]

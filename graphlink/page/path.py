@@ -73,9 +73,8 @@ def _across(found: CriticalAcross) -> list[Part]:
     on = sum(rank.ns > 0 for rank in found.ranks)
     lead = (
         f"The path over all ranks takes {time(found.length_ns)}, on {on} of {counted(len(found.ranks), 'rank')}: "
-        "where a rank waited, it "
+        "where a rank waited, it goes on at the rank that arrived late."
     )
-    lead += "goes on at the rank that arrived late."
     if found.before_ns:
         lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {found.nodes.rank[0]}."
     families = found.families[:MOST_ROWS]
@@ -131,7 +130,23 @@ def _hops(found: CriticalAcross) -> list[Part]:
 
 
 def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
-    walk = _walk(rank, file)
+    nodes, cost = file.nodes, np.array(file.nodes.cost_ns, np.int64)
+    walk = _Walk(
+        name=f"path-{rank}",
+        whose=f"rank {rank}",
+        at=f"critical_path.{rank}.json#/share_ns",
+        lanes=("",),
+        shares=file.shares,
+        begin_ns=np.cumsum(cost) - cost,
+        cost_ns=cost,
+        late_ns=np.minimum(np.array(nodes.start_delay_ns, np.int64), cost),
+        lane=np.zeros(len(cost), np.int64),
+        share=np.array(nodes.share, np.int64),
+        length_ns=file.length_ns,
+        share_ns=msgspec.structs.asdict(file.share_ns),
+        gaps_ns=gap_ns(file, nodes.cost_ns),
+        gain_ns=msgspec.structs.asdict(file.gains.shares),
+    )
     notes = [Sentence([f"Note: {note}."], note=True) for note in file.notes]
     longest = stretches(file, 20)
     of_path = column("of the path", "part", [(one.ns, file.length_ns) for one in longest], means="on_path")
@@ -153,26 +168,6 @@ def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
         _families(rank, file),
         *notes,
     ]
-
-
-def _walk(rank: int, file: PathFile) -> _Walk:
-    nodes, cost = file.nodes, np.array(file.nodes.cost_ns, np.int64)
-    return _Walk(
-        name=f"path-{rank}",
-        whose=f"rank {rank}",
-        at=f"critical_path.{rank}.json#/share_ns",
-        lanes=("",),
-        shares=file.shares,
-        begin_ns=np.cumsum(cost) - cost,
-        cost_ns=cost,
-        late_ns=np.minimum(np.array(nodes.start_delay_ns, np.int64), cost),
-        lane=np.zeros(len(cost), np.int64),
-        share=np.array(nodes.share, np.int64),
-        length_ns=file.length_ns,
-        share_ns=msgspec.structs.asdict(file.share_ns),
-        gaps_ns=gap_ns(file, nodes.cost_ns),
-        gain_ns=msgspec.structs.asdict(file.gains.shares),
-    )
 
 
 def _strip(walk: _Walk) -> Strip:
@@ -256,11 +251,8 @@ def _families(rank: int, file: PathFile) -> Table:
     families = file.gains.families[:MOST_ROWS]
     of_rank = column("of the rank", "part", [(family.gain_ns, file.length_ns) for family in families], means="gain")
     shown = columns(FamilyGain, families, "gain_ns", of_rank, "on_path_ns", "share", "count", "name")
-    left = file.gains.families_others_at_most_ns
-    more = f"No other name gains more than {time(max(left, _beyond(file)))}." if left or _beyond(file) else ""
+    beyond = [family.gain_ns for family in file.gains.families[MOST_ROWS:]]
+    left = max([file.gains.families_others_at_most_ns, *beyond])
+    more = f"No other name gains more than {time(left)}." if left else ""
     caption = f"What rank {rank} would gain if all nodes of a name took no time"
     return table(f"path-{rank}-gains", caption, shown, f"critical_path.{rank}.json#/gains/families", more)
-
-
-def _beyond(file: PathFile) -> int:
-    return file.gains.families[MOST_ROWS].gain_ns if len(file.gains.families) > MOST_ROWS else 0

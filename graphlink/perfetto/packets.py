@@ -23,7 +23,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from graphlink.graph.attributes import Encoded, int_fields, varint
 from graphlink.model import F64, I32, I64, NOWHERE, U8, Bool
 from graphlink.perfetto.slices import SliceEvents, Slices, events, flat
-from graphlink.tables import spread, successive
+from graphlink.tables import counted_from, spread, successive
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = (
@@ -138,7 +138,11 @@ def encode(trace: PerfettoTrace) -> Iterator[bytes]:
     number = {
         word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)
     }
-    args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
+    codes = [[number[word] for word in arg.words or ()] for arg in trace.args]
+    args = tuple(
+        arg if arg.words is None else replace(arg, value=np.array(code, np.int64)[arg.value])
+        for arg, code in zip(trace.args, codes, strict=True)
+    )
     trace = replace(trace, args=args)
     yield b"".join(_heads(trace, {iid: word for word, iid in number.items()}))
     order = _ordered(trace)
@@ -173,11 +177,6 @@ def _fixed(tag: bytes, value: NDArray[Any]) -> Encoded:
     digits[:, : len(tag)] = np.frombuffer(tag, np.uint8)
     digits[:, len(tag) :] = value.view(np.uint8).reshape(-1, 8)
     return Encoded(digits.ravel(), np.full(len(value), digits.shape[1]))
-
-
-def _of_text(arg: Arg, number: dict[str, int]) -> Arg:
-    """Return an argument whose values are numbers of texts, from 1."""
-    return replace(arg, value=np.array([number[word] for word in arg.words or ()], np.int64)[arg.value])
 
 
 def sequence(rank: int, track: int) -> int:
@@ -385,7 +384,7 @@ def _in_packets(details: Sequence[_Detail], part: slice) -> Encoded:
     packet, size = np.concatenate(at), np.concatenate([r.size for r in rows])
     order = np.argsort(packet.astype(np.uint16), kind="stable")  # numpy sorts 16 bits by radix
     begin = np.cumsum(size) - size
-    flat = np.concatenate([r.flat for r in rows])[_places(begin[order], size[order])]
+    flat = np.concatenate([r.flat for r in rows])[counted_from(begin[order], size[order])]
     return Encoded(flat, np.bincount(packet, size, part.stop - part.start).astype(np.int64))
 
 
@@ -399,13 +398,6 @@ def _side_by_side(parts: Sequence[Encoded]) -> U8:
     out = np.empty(int(size.sum()), np.uint8)
     at = np.cumsum(size) - size
     for part in parts:
-        out[_places(at, part.size)] = part.flat
+        out[counted_from(at, part.size)] = part.flat
         at += part.size
-    return out
-
-
-def _places(begin: I64, size: I64) -> I64:
-    """Return where each byte goes of rows that begin at ``begin`` and have ``size`` bytes."""
-    out = np.repeat(begin - (np.cumsum(size) - size), size)
-    out += np.arange(len(out))
     return out

@@ -18,11 +18,11 @@ from graphlink.depend.cuda import EVENT_NS
 from graphlink.graph.critical import SHARES, CriticalChain
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
-from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
+from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, wait_slices
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, Linked
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Counter, Process, Rows, Track
+from graphlink.perfetto.packets import NO_ARROWS, SUMMARY, Arg, Arrows, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
@@ -149,7 +149,9 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         args += [replace(arg, slice=made + arg.slice) for arg in rows.args]
         tracks += [replace(track, order=track.order or 1 + len(tracks) + k) for k, track in enumerate(rows.tracks)]
         names, made = (*names, *rows.names), made + len(slices.track)
-    slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.clock)
+    slices = concat(*parts)
+    start_ns, end_ns = (_on_run_clock(shown, ns) for ns in (slices.start_ns, slices.end_ns))
+    counters = [(name, _on_run_clock(shown, ns), value) for rows in shown.features for name, ns, value in rows.counters]
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(
         np.int64
     )
@@ -160,30 +162,16 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         processes=tuple(processes),
         tracks=tuple(tracks),
         names=names,
-        slices=slices,
+        slices=replace(slices, start_ns=start_ns, end_ns=end_ns),
         args=(Arg("node", has, graph.first_id + node), *args),
         arrows=concat(_arrows(graph, shown.rank), shown.across),
-        counters=_counters(shown),
+        counters=tuple(counters),
     )
 
 
-def _counters(shown: Shown) -> tuple[Counter, ...]:
-    """Collect the counters of features, on the run's clock."""
-    return tuple(
-        (name, _on_run_clock_ns(time_ns, shown.graph.epoch_ns, shown.clock), value)
-        for rows in shown.features
-        for name, time_ns, value in rows.counters
-    )
-
-
-def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> Slices:
-    """Convert times to the run's clock, still since ``epoch_ns``. The order in which slices begin and end stays."""
-    start_ns, end_ns = (_on_run_clock_ns(ns, epoch_ns, clock) for ns in (slices.start_ns, slices.end_ns))
-    return replace(slices, start_ns=start_ns, end_ns=end_ns)
-
-
-def _on_run_clock_ns(ns: I64, epoch_ns: int, clock: AlignedClock | None) -> I64:
-    """Convert times as ``_on_run_clock`` does."""
+def _on_run_clock(shown: Shown, ns: I64) -> I64:
+    """Convert times to the run's clock, still since the epoch of the graph. Their order stays."""
+    clock, epoch_ns = shown.clock, shown.graph.epoch_ns
     return ns if clock is None or (clock.offset_ns == 0 and clock.drift == 0) else clock.of(ns + epoch_ns) - epoch_ns
 
 
@@ -353,12 +341,7 @@ def _wait_args(waits: WaitSlices, graph: Graph, linked: Linked, first: int) -> l
     """
     made = np.flatnonzero(waits.call != NOWHERE)
     codes, which = numbered_values(linked.trace.calls.name[waits.call[made]])
-    sync = np.flatnonzero(graph.edge_kind == EdgeKind.SYNC)
-    sync = sync[np.argsort(graph.end_ns[graph.source[sync]], kind="stable")]
-    last = spread(
-        len(graph.name), graph.target[sync], graph.source[sync].astype(np.int64)
-    )  # of several the one written last
-    awaited = last[waits.part]
+    awaited = last_source(graph, waits.part, (EdgeKind.SYNC,))
     known = np.flatnonzero(awaited != NOWHERE)
     return [
         Arg("call", first + made, which, [linked.trace.strings[code] for code in codes.tolist()]),

@@ -26,12 +26,11 @@ from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file, target, write_et
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.fold import NAMES, fold
-from graphlink.graph.invariants import Violation, check
+from graphlink.graph.invariants import check
 from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.launch import rounding_ns
 from graphlink.linking.provenance import MIN_EPOCH_NS
-from graphlink.model import I64, System
-from graphlink.perfetto.packets import Rows
+from graphlink.model import System
 from graphlink.process import gc_paused
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import AlignedClock
@@ -60,7 +59,8 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
 
     ``jobs``: how many processes may work on it; None: as many as cores and memory allow.
     """
-    forked = _two_processes(inputs, jobs)
+    sizes = sizes_bytes(inputs)  # of large files a second process is quicker, where a core and memory are free
+    forked = sum(sizes) > LARGE_BYTES and may_fork(list(map(estimate_bytes, sizes)), jobs)
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     parts = over_ranks({prepared.rank: to_join(prepared.parts)})
@@ -74,16 +74,6 @@ def to_join(parts: Parts) -> Parts:
     """Return what joining the ranks of a run reads of the parts that wings made of one."""
     made = ((name, wing(name).to_join(part)) for name, part in parts.items())
     return Parts({name: part for name, part in made if part is not None})
-
-
-def _two_processes(inputs: Inputs, jobs: int | None) -> bool:
-    """Tell whether a second process beside this one makes a rank quicker: its files are large, and a core and memory
-    are free.
-
-    ``jobs``: how many processes the user allows; None: as many as there is room for.
-    """
-    sizes = sizes_bytes(inputs)
-    return sum(sizes) > LARGE_BYTES and may_fork(list(map(estimate_bytes, sizes)), jobs)
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Options, folder: Path) -> tuple[str, ...]:
@@ -127,9 +117,16 @@ def prepare(inputs: Inputs, options: Options, *, forked: bool = False) -> Prepar
     folded = nodes - len(built.graph.kind)
     log.info("checking %d nodes, %d edges", len(built.graph.kind), len(built.graph.source))
     findings = check(built.graph, rounding_ns(trace))
-    _refuse_errors(findings, inputs.recording)
+    if findings:
+        raise GraphlinkError(
+            f"the graph made of it would be wrong: {'; '.join(map(str, findings[:2]))}",
+            path=inputs.recording,
+            todo="this is a bug of graphlink: please report it with the recording; nothing was written",
+        )
     rank = rank_of(inputs, trace.rank)
-    _refuse_world(inputs, rank, trace.world_size)
+    if trace.world_size is not None and rank >= trace.world_size and inputs.rank is None:  # --rank overrules
+        what = f"is of rank {rank}, and it records {trace.world_size:,} ranks"
+        raise InputError(what, path=inputs.name, todo="give its rank with --rank")
     plan = target.plan(built.graph, comm, rank, options.target)
     parts, of_wings = parts_of(GraphedRank(rank, built.graph, linked, comm, read.beside, Parts(), options.range_rules))
     warnings = (
@@ -208,8 +205,23 @@ def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, fold
     files += [file for part in added.values() for file in part.files]
     if options.timeline != "none":
         log.info("writing the timeline")
+        shown = timeline.Shown(
+            rank=rank,
+            graph=graph,
+            linked=linked,
+            comm=work.comm,
+            ids=joined.ids,
+            clock=joined.clock,
+            across=joined.across,
+            hosts=joined.hosts,
+            found=found,
+            played=played,
+            beside=options.timeline == "both",
+            features=[rows for part in added.values() for rows in part.rows],
+            node=None if prepared.inputs.placed is None else prepared.inputs.placed[0],
+        )
         with publish.writing(folder / timeline.part_name(rank)) as out:
-            timeline.write(out, _shown(work, [rows for part in added.values() for rows in part.rows]))
+            timeline.write(out, shown)
     extra = groups.too_many({rank: joined.ids})
     if options.linked:
         files.append(output_names.linked(rank))
@@ -217,25 +229,6 @@ def _finish_graph(prepared: PreparedRank, joined: Joined, options: Options, fold
     extra += tuple(text for part in added.values() for text in part.warnings)
     fields = {name: value for part in added.values() for name, value in part.fields.items()}
     return Finished(entry_of(work, fields, extra), tuple(files), graph)
-
-
-def _shown(work: RankWork, rows: list[Rows]) -> timeline.Shown:
-    joined, placed = work.joined, work.prepared.inputs.placed
-    return timeline.Shown(
-        rank=work.rank,
-        graph=work.graph,
-        linked=work.linked,
-        comm=work.comm,
-        ids=joined.ids,
-        clock=joined.clock,
-        across=joined.across,
-        hosts=joined.hosts,
-        found=work.explained,
-        played=work.played,
-        beside=work.options.timeline == "both",
-        features=rows,
-        node=None if placed is None else placed[0],
-    )
 
 
 def _write_merged(file: Path, graph: Graph, prepared: PreparedRank) -> tuple[str, ...]:
@@ -251,7 +244,9 @@ def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, opt
     """Return the graph as it is written: with what all ranks together tell, and the columns of the wings."""
     graph = prepared.built.graph
     if options.comm_time != "recorded":
-        graph = replace(graph, duration_ns=_without_waits(graph, joined))
+        duration_ns, waits = graph.duration_ns.copy(), joined.wait_ns
+        duration_ns[waits.node] = np.maximum(duration_ns[waits.node] - waits.value, 0)
+        graph = replace(graph, duration_ns=duration_ns)
     graph = graph.of_rank(prepared.rank, joined.world_size, joined.first_id, _clock_of(graph, joined.clock))
     graph = target.written(graph, prepared.comm, plan, joined.ids)
     added = [hooks.columns(graph, prepared, joined) for _, hooks in each()]
@@ -260,44 +255,12 @@ def _with_all(prepared: PreparedRank, joined: Joined, plan: target.CommPlan, opt
     return graph.with_columns({**front, "comm_wait_ns": joined.wait_ns, **behind})
 
 
-def _without_waits(graph: Graph, joined: Joined) -> I64:
-    """Return the cost of each node without its wait for other ranks (``--comm-time transfer``)."""
-    out, waits = graph.duration_ns.copy(), joined.wait_ns
-    out[waits.node] = np.maximum(out[waits.node] - waits.value, 0)
-    return out
-
-
 def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:
     """Return the offset at the graph's epoch, and drift in ppb."""
     if clock is None:
         return 0, 0
     epoch = np.array([graph.epoch_ns], np.int64)
     return int((clock.of(epoch) - epoch)[0]), round(clock.drift * 1e9)
-
-
-def _refuse_errors(findings: tuple[Violation, ...], path: Path) -> None:
-    if findings:
-        raise GraphlinkError(
-            f"the graph made of it would be wrong: {'; '.join(map(str, findings[:2]))}",
-            path=path,
-            todo="this is a bug of graphlink: please report it with the recording; nothing was written",
-        )
-
-
-def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
-    """Refuse a rank outside the recorded world; one given with ``--rank`` overrules the recording."""
-    if world_size is not None and rank >= world_size and inputs.rank is None:
-        raise InputError(
-            f"is of rank {rank}, and it records {world_size:,} ranks",
-            path=inputs.name,
-            todo="give its rank with --rank",
-        )
-
-
-def _off(error: float) -> list[str]:
-    """Return a warning where a graph does not replay as it was recorded."""
-    told = f"the graph replays {abs(error):.1f} % {'later' if error > 0 else 'earlier'} than recorded"
-    return [f"{told}, and what is predicted is as uncertain"] if abs(error) > MOST_ERROR_PCT else []
 
 
 def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
@@ -356,6 +319,8 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
     matched = how_many(match.et >= 0)
     orphans = sum(linked.orphans.values())
     types = Counter(write_et.type_name(c.node_type) for c in prepared.plan.by_node.values())
+    off = f"the graph replays {abs(error):.1f} % {'later' if error > 0 else 'earlier'} than recorded, and what is "
+    off += "predicted is as uncertain"
     return summary.Rank(
         rank=prepared.rank,
         world_size=work.joined.world_size,
@@ -395,6 +360,6 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
         top_gain=next((family for family in families if not family.once_ns), UNSET),
         once=sorted(once, key=lambda family: -family.once_ns),
         left_out=_left_out(prepared),
-        warnings=[*prepared.warnings, *extra, *_off(error)],
+        warnings=[*prepared.warnings, *extra, *[off] * (abs(error) > MOST_ERROR_PCT)],
         **fields,
     )

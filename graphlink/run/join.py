@@ -61,7 +61,12 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     log.info("matching %d communication ops of %d ranks", sum(len(c.start_ns) for c in comms), len(comms))
     matching = match(comms, {r.comms.rank: r.groups for r in rows})
     if matching.conflicts and not keep_unmatched:
-        raise _differs(matching.conflicts)
+        more = f"; {len(matching.conflicts) - 1} more" if len(matching.conflicts) > 1 else ""
+        raise InputError(
+            f"a collective is not the same on all ranks: {matching.conflicts[0]}{more}",
+            todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators "
+            "hang on",
+        )
     log.info("aligning clocks")
     aligned = clocks(comms, matching.matches)
     measured = figures(comms, matching.matches, aligned, matching.group_ids)
@@ -198,15 +203,6 @@ def _with(quiet: Sequence[int], comms: RankComms) -> I64:
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
     collective = comms.kind == CommKind.COLLECTIVE
     return np.flatnonzero((collective & np.isin(comms.group, among)) | (~collective & np.isin(comms.peer, quiet)))
-
-
-def _differs(conflicts: Sequence[str]) -> InputError:
-    more = f"; {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
-    return InputError(
-        f"a collective is not the same on all ranks: {conflicts[0]}{more}",
-        todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators hang "
-        "on",
-    )
 
 
 def _arrows(comms: Sequence[RankComms], matches: Matches, op: I64, aligned: AlignedClocks) -> list[Arrows]:
