@@ -196,9 +196,9 @@ def _arrow_or_parquet(
     opened.callback(writer.close)
 
     def add(rows: pd.DataFrame) -> None:
-        # in this thread: to start others takes longer than the columns of a rank do
-        table = pa.Table.from_pandas(rows, schema.remove_metadata(), preserve_index=False, nthreads=1)
-        writer.write_table(table.replace_schema_metadata(schema.metadata))
+        # a third of the time that Table.from_pandas takes
+        arrays = [pa.array(rows[field.name], field.type, from_pandas=True) for field in schema]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
     return add
 

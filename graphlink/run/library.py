@@ -18,6 +18,7 @@ from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
 from graphlink.graph import path_file as path
+from graphlink.graph.et_nodes import Forms
 from graphlink.graph.read_et import read_et
 from graphlink.graph_model import Graph
 from graphlink.publish import settle
@@ -132,7 +133,8 @@ class Run:
         self.folder = folder
         self.summary: summary.Summary = summary.load(folder / output_names.SUMMARY)
         self.ranks: tuple[int, ...] = tuple(sorted(one.rank for one in self.summary.ranks))
-        self._read = functools.lru_cache(maxsize=_KEPT)(read_et)
+        self._read = functools.lru_cache(maxsize=_KEPT)(functools.partial(read_et, forms=Forms()))
+        self._path_file = functools.lru_cache(maxsize=1)(path.load)
         self._before = kept(_KEPT)
 
     def __repr__(self) -> str:
@@ -381,7 +383,7 @@ class Run:
         return tables.of_ranks({number: tables.of_rows(made, rows) for number, rows in found.items()})
 
     def _path(self, rank: int) -> path.PathFile:
-        return path.load(self.folder / output_names.critical_path(rank))
+        return self._path_file(self.folder / output_names.critical_path(rank))
 
     def _chosen(self, rank: int | None) -> tuple[int, ...]:
         if (rank is None and not self.ranks) or (rank is not None and rank not in self.ranks):
