@@ -152,13 +152,7 @@ def _by_what_it_does(
 ) -> tuple[tuple[bool, str], ...]:
     """Return what makes an op or kernel take less time, each with whether it does, by what the op or kernel does."""
     per_call = int(launches(run.work)[nodes].sum()) / max(_count(run.work, nodes), 1)
-    uses = {
-        kernel.tensor_cores
-        for file in run.operations.values()
-        for operation in file.operations
-        for kernel in operation.kernels
-        if kernel.whole_name == name
-    }
+    uses = {kernel.tensor_cores for _, kernel in run.kernels if kernel.whole_name == name}
     path = whose.path if whose else []
     return (
         (

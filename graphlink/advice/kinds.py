@@ -16,6 +16,7 @@ from graphlink.advice.communication import BOUNDED, MIB, buckets, exposed
 from graphlink.advice.heaviest import MATRIX, heaviest
 from graphlink.advice.on_host import (
     COPIES,
+    ONCE,
     TO_HOST,
     allocators,
     blocking_syncs,
@@ -95,33 +96,16 @@ def candidates(run: Outputs) -> Iterator[Candidate]:
 
 
 def _copies(run: Outputs) -> Iterator[Candidate]:
-    devices = [one for rank in ranks_of(run) for one in rank.gpu]
-    of_copies, todo = _copied(run)
-    if todo:
-        yield Candidate(
-            Advice(
-                kind="copies",
-                what="copies that nothing hides",
-                evidence=f"{ms(sum(one.exposed_copy_ns for one in devices))} ms of "
-                f"{ms(sum(one.copy_ns for one in devices))} ms are exposed{of_copies}",
-                todo=todo,
-                supposed=BOUNDED,
-            ),
-            scaled((Work.COPY, "", 0)),
-            COPIES,
-        )
-
-
-def _copied(run: Outputs) -> tuple[str, str]:
-    """Return of which memory copies are, by how long each sort is exposed (of those that are hidden, takes), and what
-    to do about the sorts that take most; "" where nothing was copied, but memory set. Where more of the time is spent
-    in exposed copies than in all that could hide them, less is to be copied. O(n log n) in nodes."""
-    work = run.work
+    """Return copies that nothing hides: of which memory they are, by how long each sort is exposed (of those that are
+    hidden, takes), and what to do about the sorts that take most; nothing where nothing was copied, but memory set.
+    Where more of the time is spent in exposed copies than in all that could hide them, less is to be copied. What was
+    copied before the first kernel, and in no step, came once. O(n log n) in nodes."""
+    work, devices = run.work, [one for rank in ranks_of(run) for one in rank.gpu]
     sets, begin_ns, took_ns = names_found(work, _SETS), work.column("start_ns"), work.column("duration_ns")
     copies = (work.work == Work.COPY) & ~sets
     busy = (np.isin(work.work, (Work.KERNEL, Work.COMM)) | sets) & (work.column("device") >= 0)
     if not copies.any():
-        return "", ""
+        return
     device = codes(work.member, work.column("device"))
     begin_ns = begin_ns + device * (int((begin_ns + took_ns).max()) + 1)  # one device behind the other
     end_ns = begin_ns + took_ns
@@ -147,12 +131,36 @@ def _copied(run: Outputs) -> tuple[str, str]:
     if half_ns < launch_ns_of(work, launches(work), 0.5):
         todo.append("copy in fewer and larger pieces: most of that time is of copies that take less than a launch")
     whose = whose_work(run, copies & (run.selection.launched_by >= 0))
-    return (
-        f": {shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))}; "
-        f"{counted(len(pieces_ns), 'piece')}, half of their time in those of {time(half_ns)} and more"
-        + (f", most in {short_path(whose.path)}" if whose else ""),
-        "; ".join(todo),
+    once = bool(exposed_ns[run.uploads[copies]].sum() >= ONCE * before_ns[-1])
+    sorts = shares_words({_OF_COPIES[k][1] + _rate(run, k): ns for k, ns in spent}, int(before_ns[-1]))
+    yield Candidate(
+        Advice(
+            kind="copies",
+            what="copies before the first kernel" if once else "copies that nothing hides",
+            evidence=f"{ms(sum(one.exposed_copy_ns for one in devices))} ms of "
+            f"{ms(sum(one.copy_ns for one in devices))} ms are exposed: {sorts}; {counted(len(pieces_ns), 'piece')}, "
+            f"half of their time in those of {time(half_ns)} and more"
+            + (f", most in {short_path(whose.path)}" if whose else ""),
+            todo="record steps that are marked, after a warm-up: what they copy comes again"
+            if once
+            else "; ".join(todo),
+            supposed=BOUNDED,
+            why_not="what is copied before the first kernel, such as weights, comes once" * once,
+        ),
+        None if once else scaled((Work.COPY, "", 0)),
+        COPIES,
     )
+
+
+def _rate(run: Outputs, sort: int) -> str:
+    """Return how quick copies of a sort of ``_OF_COPIES`` are, behind its words; "" where no bytes are recorded."""
+    moved, ns = 0, 0
+    for _, one in run.kernels:
+        first = next(k for k, (pattern, *_) in enumerate(_OF_COPIES) if re.search(pattern, one.whole_name))
+        if one.bytes is not UNSET and first == sort and not _SETS.search(one.whole_name):
+            moved += one.bytes
+            ns += one.ns
+    return f" ({moved / ns:,.1f} GB/s)" if 10 * moved > ns else ""  # of fewer bytes it is the latency that shows
 
 
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
@@ -163,13 +171,12 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         of = file.tensor_cores
         type_ns += of.other_type_ns
         unused_ns += of.eligible_ns - of.eligible_used_ns - of.eligible_unknown_ns
-        for operation in file.operations:
-            could = operation.tensor_cores.eligible_ns > 0
-            for kernel in operation.kernels:
-                if could and kernel.tensor_cores == "not_used" and MATRIX.search(kernel.whole_name):
-                    without[kernel.whole_name] += kernel.ns
-                else:
-                    other.add(kernel.whole_name)
+    for operation, kernel in run.kernels:
+        could = operation.tensor_cores.eligible_ns > 0
+        if could and kernel.tensor_cores == "not_used" and MATRIX.search(kernel.whole_name):
+            without[kernel.whole_name] += kernel.ns
+        else:
+            other.add(kernel.whole_name)
     ns = without.total()
     if not ns:
         return

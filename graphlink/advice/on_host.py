@@ -33,7 +33,7 @@ _Key = TypeVar("_Key", int, str)
 MOST_SYNCS: Final = 5  # ops that wait, of which the gains are computed
 PART: Final = " (cont.)"
 _MOST: Final = 0.9  # of the time of calls, in the first launches of kernels
-_ONCE: Final = 0.8  # of what an op took once, in its calls of one name
+ONCE: Final = 0.8  # of a time, in what came once, or in calls of one name
 _CODE: Final = "the code of a kernel is loaded when it is launched for the first time"
 LAUNCHES: Final = "launches"  # a cause of advice
 _OPTIMIZERS: Final = "optimizer"  # a cause of advice
@@ -305,6 +305,8 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         if op in receiving[1:]:
             continue  # one cause: the first says of how many it is
         ns, names = _blocked_ns(waits), {name for wait, *_ in waits for name in wait.names}
+        if ns and _blocked_ns([wait for wait in waits if run.uploads[wait[1]]]) >= ONCE * ns:
+            continue
         calls = {name for name in names if RUNTIME_CALL.fullmatch(name)}
         on_device = any((device[list(wait.sources)] >= 0).any() for wait, *_ in waits)
         copied = [(int(work.cost_ns[last]), own_ns) for _, last, own_ns in waits if is_copy[last]]
@@ -418,7 +420,7 @@ def _longest_call(run: Outputs, rank: Any) -> tuple[str, int]:
             inside = file is not None and file.operations[part.operation].path[-1] == rank.once[0].name
             spent[part.name] += sum(part.ns) * inside
     call, ns = next(iter(spent.most_common(1)), ("", 0))
-    return (call, ns) if rank.once and ns >= _ONCE * rank.once[0].once_ns else ("", 0)
+    return (call, ns) if rank.once and ns >= ONCE * rank.once[0].once_ns else ("", 0)
 
 
 def _launching(work: Workload) -> tuple[I32, I32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -18,7 +18,7 @@ from graphlink.advice.records import Advice
 from graphlink.gpu.records import load as load_idle
 from graphlink.gpu.table import late_lines, rank_idle, replay_words
 from graphlink.model import Bool
-from graphlink.operations.records import Operation, Operations, of_files
+from graphlink.operations.records import Kernel, Operation, Operations, of_files
 from graphlink.patterns import UserPattern
 from graphlink.records import in_function, shortened
 from graphlink.replay.band import Recorded, recorded
@@ -26,7 +26,7 @@ from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
-from graphlink.tables import sums
+from graphlink.tables import least, sums
 
 
 class Candidate(NamedTuple):
@@ -104,6 +104,20 @@ class Outputs:
     def recorded(self) -> str:
         """Return how many replays of CUDA graphs are recorded, behind how long GPUs were idle; "" where all are."""
         return replay_words(*(one for rank in ranks_of(self) for one in rank.gpu))
+
+    @property
+    def kernels(self) -> Iterator[tuple[Operation, Kernel]]:
+        """Yield the device ops of one name of each operation."""
+        for file in self.operations.values():
+            yield from ((operation, kernel) for operation in file.operations for kernel in operation.kernels)
+
+    @cached_property
+    def uploads(self) -> Bool:
+        """Return the copies that come once: before the first kernel of their rank, and in no marked step."""
+        begin_ns, kernels = self.work.column("start_ns"), self.work.work == Work.KERNEL
+        first_ns = least(len(self.ranks), self.work.member[kernels], begin_ns[kernels])[self.work.member]
+        before = (begin_ns < first_ns) & (self.selection.step == 0) & kernels.any()
+        return np.asarray(before & (self.work.work == Work.COPY))
 
     @property
     def turns(self) -> str:

@@ -233,15 +233,9 @@ def _some(run: Outputs, slower: Bool) -> bool:
     began_ns, count = work.column("start_ns"), int(step.max(initial=0)) + 1
     first_ns, last_ns = (each(count, step[slower], began_ns[slower])[step] for each in (least, largest))
     between = kernel & ~slower & (began_ns > first_ns) & (began_ns < last_ns)
-    used = [
-        k.whole_name
-        for file in run.operations.values()
-        for o in file.operations
-        for k in o.kernels
-        if k.tensor_cores == "used"
-    ]
+    used = {kernel.whole_name for _, kernel in run.kernels if kernel.tensor_cores == "used"}
     family, names = work.names()
-    usual = between & np.isin(family, [k for k, name in enumerate(names) if name in {*used}])
+    usual = between & np.isin(family, [k for k, name in enumerate(names) if name in used])
     return bool(work.cost_ns[usual].sum() > _EQUAL * work.cost_ns[slower].sum())
 
 

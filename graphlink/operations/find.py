@@ -297,14 +297,19 @@ def _kernels(
     key, which, counts = np.unique(
         (of * len(strings) + device.name[rows]) * len(Use) + use[rows], return_inverse=True, return_counts=True
     )
-    spent = sums(len(key), which.reshape(-1), length_ns[rows])
+    spent, moved = (sums(len(key), which.reshape(-1), each[rows]) for each in (length_ns, device.bytes))
     out: list[list[Kernel]] = [[] for _ in range(count)]
-    for one, times, ns in tuples(key, counts, spent):
+    for one, times, ns, size in tuples(key, counts, spent, moved):
         group, code = divmod(one // len(Use), len(strings))
         whole = strings[code]
         out[group].append(
             Kernel(
-                name=short_name(whole), whole_name=whole, count=times, ns=ns, tensor_cores=_USES[Use(one % len(Use))]
+                name=short_name(whole),
+                whole_name=whole,
+                count=times,
+                ns=ns,
+                tensor_cores=_USES[Use(one % len(Use))],
+                bytes=size or UNSET,
             )
         )
     for kernels in out:

@@ -65,7 +65,7 @@ class TensorCores(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """Device ops of one name. ``name``: demangled and short; ``whole_name``: as recorded; ``tensor_cores``: none = it
-    does not compute.
+    does not compute; ``bytes``: what copies and memsets move, where that is recorded.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     ns: Annotated[int, figure("device", head="ms", means="device_time")]
     tensor_cores: UseName
+    bytes: int | UnsetType = UNSET
 
 
 class Operation(Short, msgspec.Struct, frozen=True, kw_only=True):

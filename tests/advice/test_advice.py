@@ -958,6 +958,30 @@ def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
     assert "copies" not in {each.advice.kind for each in candidates(Outputs(one, (0,), bare, {}))}
 
 
+@pytest.mark.parametrize("each_step", [True, False])
+def test_what_is_copied_before_the_first_kernel_comes_once(each_step: bool, tmp_path: Path) -> None:
+    """Weights, whatever waits for them: no change of the steps saves it. Copied again in each step, they have a gain."""
+    upload: list[Action] = []
+    for _ in range(4):
+        copy = Work("Memcpy HtoD (Pageable -> Device)", 500 * US, "gpu_memcpy", size_bytes=4_000_000)
+        call = Call(Api.LAUNCH, "cudaMemcpyAsync", 4 * US, stream=7, work=(copy,), blocking=True, return_ns=US)
+        upload += [Begin("aten::copy_", ns=8 * US), call, End()]
+    actions: list[Action] = [] if each_step else [*upload]
+    for step in range(5):
+        actions += [Begin(f"ProfilerStep#{step}", annotation=True), *upload] if each_step else []
+        for _ in range(4):
+            actions += op("aten::mm", Work(GEMM, 100 * US), 8)
+        actions += [End()] if each_step else []
+    told = report(Program((Thread("main", tuple(actions)),)), tmp_path).advice
+    copies = [one for one in told if one.kind in ("copies", "blocking_sync")]
+    if each_step:
+        assert all(one.gain_pct is not None for one in copies) and copies[0].gain_pct > 10  # type: ignore[operator]
+        assert "pageable memory (8.0 GB/s) 100.0 %" in copies[0].evidence, copies
+    else:
+        (once,) = copies
+        assert once.gain_pct is None and once.why_not.endswith("comes once") and "each step" not in once.todo
+
+
 def test_copies_that_an_op_waits_for_are_one_cause_with_its_waits(tmp_path: Path) -> None:
     """A checkpoint of 2 ms each step: what waits for it gains more. A value that is read takes less than a launch."""
     (tmp_path / "item").mkdir()
