@@ -31,7 +31,6 @@ from graphlink.advice.outputs import (
     Outputs,
     beside,
     idle_ns_of,
-    ns_of,
     ranks_of,
     scaled,
     where_called,
@@ -42,7 +41,7 @@ from graphlink.advice.stages import stages
 from graphlink.advice.uneven import OUTSIDE, aside, compilations, pauses, stragglers, uneven
 from graphlink.choices import LATENCY_NS
 from graphlink.patterns import LAYOUT, UserPattern, escaped
-from graphlink.records import counted, ms, shares_words, short_path, time
+from graphlink.records import counted, ms, percent, shares_words, short_path, time
 from graphlink.replay.changes import Changes, Selector, TimeChange
 from graphlink.replay.times import launches
 from graphlink.replay.workload import Work, names_found
@@ -80,11 +79,7 @@ _SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
 _MOST: Final = 0.9  # of the time of such kernels, in copies; of that of copies, in kinds that are worth a change
 MOST_KERNELS: Final = 12  # names in a pattern
-HALVED: Final[tuple[Kind, ...]] = (
-    "heaviest_work",
-    "tensor_cores",
-    "small_kernels",
-)  # whose gain is that of half of the time
+HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores", "small_kernels")  # gains of half of the time
 _POINTWISE: Final = re.compile(
     r"^(?!.*Fused)(?:.*(?:elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor))"
 )
@@ -172,7 +167,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
         type_ns += of.other_type_ns
         unused_ns += of.eligible_ns - of.eligible_used_ns - of.eligible_unknown_ns
     for operation, kernel in run.kernels:
-        could = operation.tensor_cores.eligible_ns > 0
+        could = operation.tensor_cores.eligible_ns > 0 or operation.tensor_cores.without_op_ns > 0
         if could and kernel.tensor_cores == "not_used" and MATRIX.search(kernel.whole_name):
             without[kernel.whole_name] += kernel.ns
         else:
@@ -215,23 +210,35 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
             "small_kernels",
             _POINTWISE,
             "elementwise ops that run as kernels of their own",
-            "each reads and writes all of its data",
+            f"each reads and writes all of its data; {percent(_in_rows(run), 1)} of that time in kernels right behind "
+            "another one of them",
             "torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
-            "if these kernels took half of their time, as two that are joined read and write once; launches are kept",
+            "if these kernels took half of their time, as two that are joined read and write once; those of different "
+            "tensors, or beside a library's kernels alone, keep theirs: a real change may save less; launches are kept",
         ),
     )
     for kind, pattern, what, why, todo, supposed in kinds:
-        names = {name for file in run.work.files for name in file.strings if pattern.search(name)}
-        ns = ns_of(run, pattern.pattern, Work.KERNEL)
-        if names and ns:
-            nodes = names_found(run.work, pattern) & (run.work.work == Work.KERNEL)
-            evidence = f"{ms(ns)} ms in kernels of {counted(len(names), 'name')}, {why}"
-            evidence += where_called(whose_work(run, nodes))
+        nodes = names_found(run.work, pattern) & (run.work.work == Work.KERNEL)
+        if ns := run.selection.own_ns(nodes):
+            names = counted(len(np.unique(run.work.names()[0][nodes])), "name")
+            evidence = f"{ms(ns)} ms in kernels of {names}, {why}{where_called(whose_work(run, nodes))}"
             yield Candidate(
                 Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
                 scaled((Work.KERNEL, pattern.pattern, 0.5 if kind in HALVED else 0)),
                 "pointwise" if kind == "small_kernels" else "",
             )
+
+
+def _in_rows(run: Outputs) -> float:
+    """Return the share of elementwise kernels' time that is of those right behind another one on their stream."""
+    work, rows = run.work, np.flatnonzero(run.work.column("device") >= 0)
+    stream = codes(work.member[rows], work.column("device")[rows], work.column("stream")[rows])
+    order = np.lexsort((work.column("start_ns")[rows], stream))
+    rows, stream = rows[order], stream[order]
+    single = (names_found(work, _POINTWISE) & (work.work == Work.KERNEL))[rows]
+    behind = np.append(single[1:] & single[:-1] & (stream[1:] == stream[:-1]), False)
+    cost_ns = work.cost_ns[np.roll(rows, -1)]
+    return float(cost_ns[behind].sum() / max(int(work.cost_ns[rows[single]].sum()), 1))
 
 
 def _contiguous(run: Outputs) -> Iterator[Candidate]:

@@ -61,7 +61,7 @@ NVIDIA: Final = Tools(
 BEFORE_AMPERE: Final = NVIDIA._replace(
     types="fp16 by torch.autocast with torch.amp.GradScaler, as these GPUs have no tensor cores for bf16 or TF32"
 )
-_BEFORE_AMPERE: Final = re.compile(r"\b(?:V100|GV100|T4|TITAN (?:V|RTX)|RTX 20\d\d|Quadro RTX)\b")
+_AMPERE: Final = (8, 0)
 AMD: Final = Tools(
     "rocm-smi --showpids",
     "rocm-smi",
@@ -86,7 +86,7 @@ class Outputs:
         """Return the tools of the vendor of its GPUs."""
         machines = [rank.machine for rank in ranks_of(self) if rank.machine is not UNSET]
         of_amd = any(each.system.hip or any(name.startswith("AMD") for name in each.gpus) for each in machines)
-        older = any(_BEFORE_AMPERE.search(name) for each in machines for name in each.gpus)
+        older = any(each.capability is not UNSET and each.capability < _AMPERE for each in machines)
         return AMD if of_amd else BEFORE_AMPERE if older else NVIDIA
 
     @cached_property

@@ -131,11 +131,12 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine of a rank as its recording tells: name, names of its GPUs, versions; what it does not tell is empty
-    or absent.
+    or absent. ``capability``: of CUDA, (major, minor), the least of its GPUs.
     """
 
     host: str
     gpus: list[str]
+    capability: tuple[int, int] | UnsetType = UNSET
     system: System
 
 

@@ -325,7 +325,12 @@ def entry_of(work: RankWork, fields: Mapping[str, Any], extra: tuple[str, ...]) 
         rank=prepared.rank,
         world_size=work.joined.world_size,
         inputs=_recorded_inputs(prepared),
-        machine=summary.Machine(host=trace.host_name, gpus=[gpu.name for gpu in trace.gpus], system=trace.system)
+        machine=summary.Machine(
+            host=trace.host_name,
+            gpus=[gpu.name for gpu in trace.gpus],
+            capability=min((gpu.capability for gpu in trace.gpus if gpu.capability), default=UNSET),
+            system=trace.system,
+        )
         if trace.host_name or trace.gpus or trace.system != System()
         else UNSET,
         memory=list(trace.memory) or UNSET,

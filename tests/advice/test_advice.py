@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 import graphlink
 from graphlink.advice import heaviest as heaviest_work
@@ -569,7 +571,7 @@ def test_what_to_do_has_a_line_to_paste(todo: str, line: str) -> None:
 def test_lines_to_paste_are_python_or_commands_and_fit_on_a_line() -> None:
     for _, line in _LINES:
         assert len(line) <= 66, line
-        if not line.startswith(("nvidia-smi", "rocm-smi", "torchrun", "graphlink")):
+        if not line.startswith(("nvidia-smi", "rocm-smi")):
             ast.parse(line.replace("\\1", "N"))
 
 
@@ -1148,6 +1150,33 @@ def test_kernels_without_tensor_cores_are_part_of_what_the_operations_say(tmp_pa
     assert multiplies_ms == 0.247 and multiplies_ms + others_ms == pytest.approx(unused_ms, abs=0.001)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_products_without_tensor_cores_are_one_advice_though_their_op_is_not_recorded(
+    inside: bool, tmp_path: Path
+) -> None:
+    launch = Call(Api.LAUNCH, "cudaLaunchKernel", 4 * US, stream=7, work=(Work("ampere_sgemm_128x64_nn", 300 * US),))
+    alone: list[Action] = [Begin("aten::mm", ns=8 * US), launch, End()] if inside else [launch]
+    one = [action for _ in range(6) for action in (*alone, *op("aten::mm", Work("ampere_sgemm_64x64_tn", 90 * US), 8))]
+    told = report(Program((Thread("main", tuple(one)),)), tmp_path).advice
+    named = [one for one in told if "torch.autocast" in one.todo]
+    assert [one.kind for one in named] == ["tensor_cores"] and "take 2.340 ms" in named[0].evidence, named
+
+
+def test_of_elementwise_kernels_it_is_said_how_many_are_beside_others(tmp_path: Path) -> None:
+    """Of four of 10 us, one is right behind another one; one on another stream and one behind a product are not."""
+    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
+    lanes = [(ADD, 7), (ADD, 7), (ADD, 8), (GEMM, 7), (ADD, 7)]
+    nodes = [
+        N(0, name="7"),
+        *(N(k, GPU, 10, name=n, start_us=20 * k, lane=lane) for k, (n, lane) in enumerate(lanes, 1)),
+    ]
+    run_ = Outputs(one, (0,), hand(nodes), {})
+    (told,) = [each.advice for each in candidates(run_) if each.advice.kind == "small_kernels"]
+    assert (
+        told.evidence.startswith("0.040 ms in kernels of 1 name") and "25.0 % of that time in kernels" in told.evidence
+    )
+
+
 def test_a_recording_of_the_host_alone_has_no_advice_about_launches(tmp_path: Path) -> None:
     one = Program((Thread("main", (Begin("aten::mm"), Host(20 * US), End(), Begin("aten::add"), Host(US), End())),))
     assert not {a.kind for a in report(one, tmp_path).advice} & {
@@ -1193,12 +1222,13 @@ def test_an_advice_is_replayed_by_its_number(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("gpu", "of_that"),
-    [("Tesla V100-SXM2-16GB", True), ("Tesla T4", True), ("NVIDIA H100 80GB HBM3", False), ("NVIDIA RTX A4000", False)],
+    ("capability", "of_that"), [((7, 0), True), ((7, 5), True), ((9, 0), False), ((8, 6), False), (UNSET, False)]
 )
-def test_before_ampere_no_bf16_is_advised(tmp_path: Path, gpu: str, *, of_that: bool) -> None:
+def test_before_ampere_no_bf16_is_advised(tmp_path: Path, capability: Any, *, of_that: bool) -> None:
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
-    rank = msgspec.structs.replace(one.ranks[0], machine=Machine(host="", gpus=[gpu], system=System()))
+    rank = msgspec.structs.replace(
+        one.ranks[0], machine=Machine(host="", gpus=[], capability=capability, system=System())
+    )
     told = Outputs(msgspec.structs.replace(one, ranks=[rank]), (0,), hand([N(0)]), {}).tools
     assert (told is BEFORE_AMPERE) is of_that
 
