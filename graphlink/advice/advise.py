@@ -311,8 +311,10 @@ def _with_its_cause(advice: list[Candidate], selection: Selection) -> list[Candi
     causes = [one for one in advice if late and one is not late and _same(one, late, selection)]
     if late is None or not causes:
         return advice
-    cause = max(causes, key=lambda one: one.advice.gain_ns or 0)
+    cause, gone = max(causes, key=lambda one: one.advice.gain_ns or 0), [late, *causes]
     best = max(cause, late, key=lambda one: one.advice.gain_ns or 0)
+    short = late.advice.evidence.partition("; all ranks waited ")[0]  # the cause says what takes it longer
+    late = late._replace(advice=replace(late.advice, evidence=short))
     named, other = (cause, late) if cause.advice.kind == "pipeline_bubble" else (late, cause)
     joined = replace(
         best.advice,
@@ -321,7 +323,7 @@ def _with_its_cause(advice: list[Candidate], selection: Selection) -> list[Candi
         evidence=f"{named.advice.evidence}; {other.advice.evidence}",
         todo=f"{cause.advice.todo}; {late.advice.todo}",
     )
-    return [best._replace(advice=joined) if one is late else one for one in advice if one not in causes]
+    return [best._replace(advice=joined) if one is cause else one for one in advice if one is cause or one not in gone]
 
 
 def _same(one: Candidate, other: Candidate, selection: Selection) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from graphlink.advice.outputs import Candidate, Outputs, ranks_of, scaled
 from graphlink.advice.records import Advice
+from graphlink.gpu.fact import unseen
 from graphlink.gpu.table import spent
 from graphlink.graph_model import EdgeKind, NodeType
 from graphlink.model import NOWHERE, Bool
@@ -59,7 +60,7 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
     whose = "messages" if 2 * how_many(comm & messages) > how_many(comm) else "model" * bool(of_model)
     excluded_ns = sum(one.excluded_ns or 0 for one in devices)
     whole_ns = sum(one.comm_ns for one in devices) - excluded_ns
-    unseen = _unseen(run)
+    others = unseen(run.summary.ranks)
     yield Candidate(
         Advice(
             kind="exposed_communication",
@@ -67,10 +68,10 @@ def exposed(run: Outputs) -> Iterator[Candidate]:
             evidence=f"{ms(spent(devices)['exposed_comm_ns'])} ms of {ms(whole_ns)} ms are exposed"
             + f"; {ms(excluded_ns)} ms more of waiting, in collectives that are excluded, are not counted"
             * bool(excluded_ns)
-            + unseen
+            + f"; {others}" * bool(others)
             if whole_ns
             else _on_host(run),
-            todo="record the other ranks, too, and link all together: this shows who waits; then " * bool(unseen)
+            todo="record the other ranks, too, and link all together: this shows who waits; then " * bool(others)
             + _TODO[whose].replace("[how]", _overlapping(run)),
             supposed=BOUNDED.replace(
                 "; ", "; what ranks wait for that others compute stays; " if whose == "messages" else "; "
@@ -92,13 +93,6 @@ def _overlapping(run: Outputs) -> str:
         if (k or trains) and (names_found(run.work, re.compile(pattern)) & (run.work.work == Work.COMM)).any()
     ]
     return ", ".join(how) or "let other work run meanwhile"
-
-
-def _unseen(run: Outputs) -> str:
-    """Return that communication may hold waiting for ranks that are not linked; "" where all are."""
-    linked, world = len(run.summary.ranks), max((rank.world_size for rank in run.summary.ranks), default=0)
-    some = f"{linked:,} of {world:,} ranks {'is' if linked == 1 else 'are'} linked"
-    return f"; {some}: waiting for the others may be in it" * (linked < world)
 
 
 def _of_model(run: Outputs) -> Bool:
@@ -166,7 +160,7 @@ def buckets(run: Outputs) -> Iterator[Candidate]:
                 else _EXPOSED,
                 evidence=f"{ms(exposed_ns)} ms are exposed, in {counted(count, 'collective')}"
                 + f" of usually {size_mib:,.3f} MiB" * bool(size_mib)
-                + _unseen(run)
+                + "".join(f"; {some}" for some in [unseen(run.summary.ranks)] if some)
                 + f"; {ms(host_ns)} ms of host time in {', '.join(sorted(calls))}" * bool(calls),
                 todo=f"larger buckets of gradients, {times} in one{capacity}"
                 + "; of what your own code reduces, all_reduce one flat tensor in place of many" * small,

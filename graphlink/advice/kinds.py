@@ -78,6 +78,7 @@ _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and
 _SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
 _MOST: Final = 0.9  # of the time of such kernels, in copies; of that of copies, in kinds that are worth a change
+_LEAST_RATE: Final = 0.1  # GB/s
 MOST_KERNELS: Final = 12  # names in a pattern
 HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores", "small_kernels")  # gains of half of the time
 _POINTWISE: Final = re.compile(
@@ -127,7 +128,7 @@ def _copies(run: Outputs) -> Iterator[Candidate]:
         todo.append("copy in fewer and larger pieces: most of that time is of copies that take less than a launch")
     whose = whose_work(run, copies & (run.selection.launched_by >= 0))
     once = bool(exposed_ns[run.uploads[copies]].sum() >= ONCE * before_ns[-1])
-    sorts = shares_words({_OF_COPIES[k][1] + _rate(run, k): ns for k, ns in spent}, int(before_ns[-1]))
+    sorts = shares_words({_OF_COPIES[k][1]: ns for k, ns in spent}, int(before_ns[-1]))
     yield Candidate(
         Advice(
             kind="copies",
@@ -135,7 +136,8 @@ def _copies(run: Outputs) -> Iterator[Candidate]:
             evidence=f"{ms(sum(one.exposed_copy_ns for one in devices))} ms of "
             f"{ms(sum(one.copy_ns for one in devices))} ms are exposed: {sorts}; {counted(len(pieces_ns), 'piece')}, "
             f"half of their time in those of {time(half_ns)} and more"
-            + (f", most in {short_path(whose.path)}" if whose else ""),
+            + (f", most in {short_path(whose.path)}" if whose else "")
+            + _rates(run),
             todo="record steps that are marked, after a warm-up: what they copy comes again"
             if once
             else "; ".join(todo),
@@ -147,15 +149,17 @@ def _copies(run: Outputs) -> Iterator[Candidate]:
     )
 
 
-def _rate(run: Outputs, sort: int) -> str:
-    """Return how quick copies of a sort of ``_OF_COPIES`` are, behind its words; "" where no bytes are recorded."""
-    moved, ns = 0, 0
+def _rates(run: Outputs) -> str:
+    """Return how quick copies of each sort of ``_OF_COPIES`` are whose bytes are recorded, but where the latency is all
+    that shows."""
+    moved, ns = Counter[str](), Counter[str]()
     for _, one in run.kernels:
-        first = next(k for k, (pattern, *_) in enumerate(_OF_COPIES) if re.search(pattern, one.whole_name))
-        if one.bytes is not UNSET and first == sort and not _SETS.search(one.whole_name):
-            moved += one.bytes
-            ns += one.ns
-    return f" ({moved / ns:,.1f} GB/s)" if 10 * moved > ns else ""  # of fewer bytes it is the latency that shows
+        if one.bytes is not UNSET and not _SETS.search(one.whole_name):
+            sort = next(words for pattern, words, _ in _OF_COPIES if re.search(pattern, one.whole_name))
+            moved[sort] += one.bytes
+            ns[sort] += one.ns
+    rates = {sort: size / ns[sort] for sort, size in moved.most_common() if ns[sort]}
+    return "".join(f"; {rate:,.1f} GB/s {sort}" for sort, rate in rates.items() if rate > _LEAST_RATE)
 
 
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
@@ -283,10 +287,9 @@ def _late_starts(run: Outputs) -> Iterator[Candidate]:
             what="another process seems to take turns on the GPU"
             if turns
             else "device ops begin late, and nothing recorded explains it",
-            evidence=f"{turns}, as with time slices of a GPU; "
-            * bool(turns)
-            + f"{counted(len(late_ns), 'device op')} began {ms(int(late_ns.sum()))} ms later than usual; "
-            f"GPUs were idle for {ms(idle_ns)} ms after launches"
+            evidence=f"{turns}, as with time slices of a GPU; " * bool(turns)
+            + f"{counted(len(late_ns), 'device op')} began {ms(int(late_ns.sum()))} ms later than usual; " * (not turns)
+            + f"GPUs were idle for {ms(idle_ns)} ms after launches"
             + (f", and {ms(unknown_ns)} ms for unknown reasons" if unknown_ns else "")
             + run.recorded,
             todo=f"end the other process ({run.tools.processes} shows it), or record again when the GPU is free"

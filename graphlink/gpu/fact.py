@@ -114,17 +114,29 @@ def _of_gpus(every: Sequence[Any], run: Any) -> Words:
     start = f"As recorded, {start[0].lower()}{start[1:]}" if unknown else start[0].upper() + start[1:]
     words, most = Words(), times.most_common(1)[0][0]
     apart_ns = sum(gpu.excluded_ns or 0 for rank in ranks for gpu in rank.gpu)
-    notes = ["their times added up"] * (devices > 1)
-    notes += [f"{time(apart_ns)} of waiting in collectives that are excluded left out"] * (apart_ns > 0)
+    without = f"{time(apart_ns)} of waiting in collectives that are excluded"
+    notes: Words = [f" {without} are left out."] * (apart_ns > 0)
+    if devices > 1:
+        whole = Figure(time(times.total()), times.total(), "gpu_time")
+        notes = [" Their times add up to ", whole, f", without {without}" * (apart_ns > 0), "."]
+    if times["exposed_comm_ns"] >= _WORTH * times.total() and (some := unseen(every)):
+        notes += [f" {some[0].upper()}{some[1:]}."]
     for part, ns in times.most_common():
         if part == most or percent(ns, times.total()) != "0.0 %":
             why = _why_idle(ranks) if part == "idle_ns" and tells_idle else []
             why = _why_waiting(ranks, run) if part == most == "exposed_comm_ns" else why
-            share = _share(times, part) if part == most else [_share_of(ns, times.total(), MEANS[part][1])]
-            share += [f" ({'; '.join(notes)})"] * (part == most and bool(notes))
+            share: Words = [_share_of(ns, times.total(), MEANS[part][1])]
+            share = share if part != most else _share(times, part) if devices == 1 else [*share, " of their time"]
             words += [*share, f" {MEANS[part][0]}", *why, "; " if why else ", "]
     others = _of_others(ranks, run, most) if len(ranks) > 1 else []
-    return [*span, *unknown, start, *words[:-1], ".", *others]
+    return [*span, *unknown, start, *words[:-1], ".", *notes, *others]
+
+
+def unseen(ranks: Sequence[Any]) -> str:
+    """Return that communication may hold waiting for ranks that are not linked; "" where all are."""
+    linked, world = len(ranks), max((rank.world_size for rank in ranks), default=0)
+    some = f"{linked:,} of {world:,} ranks {'is' if linked == 1 else 'are'} linked"
+    return f"{some}: communication may hold waiting for the others" * (linked < world)
 
 
 def _in_steps(ranks: Sequence[Any]) -> tuple[Sequence[Any], str]:

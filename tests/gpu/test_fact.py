@@ -28,7 +28,7 @@ def rank(number: int = 0, *, gpus: int = 1, once: Sequence[int] = (), **spent: i
     ran_ns = sum(spent.get(name, 0) * 10**6 for name in ("compute", "comm", "copy", "before")) + device.idle_ns
     took = [SimpleNamespace(name=f"op{k}", once_ns=ms * 10**6, on_path_ns=ran_ns) for k, ms in enumerate(once)]
     times = {"replay": SimpleNamespace(measured_ns=ran_ns), "critical_path": SimpleNamespace(length_ns=ran_ns)}
-    return SimpleNamespace(rank=number, gpu=[device] * gpus, steps=[], once=took, **times)
+    return SimpleNamespace(rank=number, world_size=1, gpu=[device] * gpus, steps=[], once=took, **times)
 
 
 def said(*ranks: Any, run: Any = None) -> str:
@@ -88,9 +88,7 @@ def test_what_is_not_known_comes_first() -> None:
     some, others = rank(compute=10, idle_python=90), rank(1, compute=10, idle_python=90)
     some.gpu[0].replays, some.steps = (2, 4), [rank(compute=5, idle_python=45), rank(compute=5, idle_python=45)]
     only = "Only 2 of 4 replays of graphs are recorded: what GPUs ran in the others is not known and counts as idle. "
-    assert said(some, others).startswith(
-        f"{only}As recorded, the 2 GPUs together spend 90.0 % of 200 ms (their times added up) idle"
-    )
+    assert said(some, others).startswith(f"{only}As recorded, the 2 GPUs together spend 90.0 % of their time idle")
     assert said(some).startswith(
         f"{only}As recorded, in the step after the first, the GPU spends 90.0 % of 50.0 ms idle"
     )
@@ -98,10 +96,10 @@ def test_what_is_not_known_comes_first() -> None:
 
 def test_all_gpus_count_together() -> None:
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).startswith(
-        "The 3 GPUs together spend 83.3 % of 300 ms (their times added up) computing, 16.7 % idle: "
+        "The 3 GPUs together spend 83.3 % of their time computing, 16.7 % idle: "
     )
     assert said(rank(compute=100, gpus=2), rank(1, compute=50, idle_python=50)).endswith(
-        "Rank 1 is idle most: 50.0 % of 100 ms."
+        " Their times add up to 300 ms. Rank 1 is idle most: 50.0 % of 100 ms."
     )
 
 
@@ -172,18 +170,25 @@ def test_who_was_waited_for_is_named_where_most_of_it_was_waiting() -> None:
     excluded = rank(1, comm=80, compute=20, excluded=70)
     assert "Rank 1" not in said(late, excluded, run=waited(0, r0=0, r1=0)), "what is set apart is no main fact"
     assert said(early, rank(2, comm=90, compute=10), run=waited(0, r1=70, r2=80)).endswith(
-        f"{waits[:-1]}; 15.0 % computing."
+        f"{waits[:-1]}; 15.0 % computing. Their times add up to 200 ms."
     )
+
+
+def test_that_ranks_are_missing_is_said_where_communication_may_hold_waiting_for_them() -> None:
+    waiting, busy = rank(0, comm=30, compute=70), rank(0, comm=3, compute=97)
+    waiting.world_size = busy.world_size = 2
+    assert said(waiting).endswith(" 1 of 2 ranks is linked: communication may hold waiting for the others.")
+    assert "linked" not in said(busy)
+    waiting.world_size = 1
+    assert "linked" not in said(waiting)
 
 
 def test_what_is_excluded_counts_in_no_share() -> None:
     """Rank 0 is idle for the larger share of its time, rank 1 of what is not excluded."""
     first, other = rank(0, idle_python=60, compute=40), rank(1, idle_python=90, compute=10, comm=100, excluded=100)
-    assert said(first, other).startswith(
-        "The 2 GPUs together spend 75.0 % of 200 ms (their times added up; 100 ms of waiting in collectives that are "
-        "excluded left out) idle: "
-    )
-    assert said(first, other).endswith("Rank 1 is idle most: 90.0 % of 100 ms.")
+    assert said(first, other).startswith("The 2 GPUs together spend 75.0 % of their time idle: ")
+    apart = " Their times add up to 200 ms, without 100 ms of waiting in collectives that are excluded. "
+    assert said(first, other).endswith(f"{apart}Rank 1 is idle most: 90.0 % of 100 ms.")
 
 
 def test_what_came_once_stands_first_where_it_is_most() -> None:

@@ -108,11 +108,11 @@ def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Su
     whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
     fact, _, table, words, outliers = summary.table(whole)
     assert isinstance(fact, str) and fact.startswith(
-        "The 5 GPUs together spend 67.8 % of 5.00 us (their times added up) computing, 27.2 % idle: "
+        "The 5 GPUs together spend 67.8 % of their time computing, 27.2 % idle: "
     )
     assert fact.endswith(
         " idle: the host was between ops (python, 100.0 % of the idle time); 5.0 % communicating and computing nothing. "
-        "Rank 4 is idle most: 90.0 % of 1.00 us."
+        "Their times add up to 5.00 us. Rank 4 is idle most: 90.0 % of 1.00 us."
     )
     assert isinstance(words, str) and words.startswith("sorted by idle %, the most idle first; idle, comm: ")
     assert isinstance(table, Table)
