@@ -68,7 +68,11 @@ UNITS: Final = {  # a field that has one of these names, or ends with one behind
     "kernel": Unit(lambda kernel: shortened(kernel.name), whole=attrgetter("whole_name")),
     "longest_kernel": Unit(lambda kernel: shortened(kernel.name, 48), whole=attrgetter("whole_name")),
     "path": Unit(short_path, whole="/".join),
-    "stack": Unit(lambda stack: shortened(in_function(stack[-1])) if stack else "", whole=" > ".join),
+    "stack": Unit(  # a terminal has the whole path, by which the file opens
+        lambda stack: in_function(stack[-1]) if stack else "",
+        lambda stack: shortened(in_function(stack[-1])) if stack else "",
+        " > ".join,
+    ),
     "list": Unit(lambda texts: first_few(texts, 3), lambda texts: ", ".join(texts[:3]), ", ".join),
     "numbers": Unit(lambda numbers: first_few(numbers, 6), whole=lambda numbers: ", ".join(map(str, numbers))),
 }

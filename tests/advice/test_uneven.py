@@ -12,7 +12,7 @@ import pytest
 import graphlink
 from graphlink import Run
 from graphlink.advice.outputs import AMD, NVIDIA
-from graphlink.advice.uneven import _slower, ranges_aside, why_uneven
+from graphlink.advice.uneven import ranges_aside, slower, why_uneven
 from graphlink.graph_model import EdgeKind
 from graphlink.replay.machines import ends
 from graphlink.replay.selection import Selection
@@ -186,7 +186,7 @@ def test_only_those_kernels_of_a_late_rank_become_quicker_that_are_slow() -> Non
         ]
 
     work, even = load(rank(100, 8), rank(300, 20), rank(100, 8)), load(*[rank(100, 8)] * 3)
-    changes, why = _slower(work, 1)
+    changes, why = slower(work, 1)
     groups = {0: (0, 1, 2)}
     assert ends(fit(work, changes, groups).work, groups).total_ns == ends(even, groups).total_ns == 518_000
     assert why == "; product takes 0.400 ms there, 0.200 on the others", "what matters most, and all are as the others"
