@@ -76,8 +76,10 @@ def run_folder(name: str) -> Path:
     """
     folder = Path(name)
     if not folder.is_dir():
+        from graphlink.report.summary import todo_run
+
         what = "is no folder" if folder.exists() else "there is no such folder"
-        raise InputError(what, path=folder, todo="name the folder that an earlier run wrote with --out")
+        raise InputError(what, path=folder, todo=todo_run(folder))
     return folder
 
 
@@ -94,10 +96,9 @@ def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
         files = {one: path for one, path in files.items() if one == rank}
     if not files:
         from graphlink.read.document import refuse_made
+        from graphlink.report.summary import todo_run
 
         refuse_made(folder / SUMMARY)
         of = "" if rank is None else f" of rank {rank}"
-        raise InputError(
-            f"holds no {stem}.<rank>.json{of}", path=folder, todo="name the folder that an earlier run wrote with --out"
-        )
+        raise InputError(f"holds no {stem}.<rank>.json{of}", path=folder, todo=todo_run(folder))
     return dict(sorted(files.items()))

@@ -103,8 +103,8 @@ def _meant(work: Workload, change: TimeChange, named: Bool) -> str:
     if named.any():
         sorts = ", ".join(Work(sort).name.lower() for sort in np.unique(work.work[named]).tolist())
         return f"what it finds is of sort {sorts}; {_NAMES}"
-    words = [] if change.sort is not None else SORTS
-    like = closest([*words, *work.names()[1]], "" if change.name is None else change.name.pattern)
+    words, pattern = [] if change.sort else [*SORTS], "" if change.name is None else change.name.pattern
+    like = closest(words, pattern) or closest(work.names()[1], pattern)
     return f"did you mean {' or '.join(map(shortened, like))}? {_NAMES}" if like else _NAMES
 
 

@@ -211,6 +211,14 @@ def top(counts: dict[str, int]) -> dict[str, int]:
     return {**dict(order[:TOP_NAMES]), **({"...": rest} if rest else {})}
 
 
+def todo_run(folder: Path) -> str:
+    """Return what to do where ``folder`` is none that a run wrote."""
+    named, todo = shlex.quote(str(folder)), "name the folder that an earlier run wrote with --out"
+    some = [folder] if folder.is_file() else [*folder.iterdir()] if folder.is_dir() else []
+    some = [] if folder / SUMMARY in some else [file for file in some if file.is_file()]
+    return todo + f"; if this one has recordings, link them first: graphlink {named} --out OUT" * bool(some)
+
+
 def load(path: Path) -> Summary:
     """Read an earlier run's summary.
 
@@ -218,12 +226,8 @@ def load(path: Path) -> Summary:
         InputError: it is missing or no summary of ours.
     """
     if not path.is_file():
-        todo = "name the folder that an earlier run wrote with --out"
-        if path.parent.is_dir() and any(file.is_file() for file in path.parent.iterdir()):
-            todo += (
-                f"; if this one has recordings, link them first: graphlink {shlex.quote(str(path.parent))} --out OUT"
-            )
-        raise InputError("cannot read the summary: there is no such file", path=path, todo=todo)
+        file = path.parent if path.parent.is_file() else path
+        raise InputError("cannot read the summary: there is no such file", path=file, todo=todo_run(path.parent))
     document.refuse_made(path)
     return document.load(path, Summary, "summary of this version of graphlink", AGAIN)
 

@@ -197,6 +197,9 @@ def test_a_long_path_hides_nothing(graphlink: Run, tmp_path: Path) -> None:
 def test_a_folder_of_the_other_kind_is_told_from_a_wrong_one(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     """Recordings where outputs are wanted, and the other way round."""
     is_said(graphlink("advice", traces), 1, f"link them first: graphlink {traces} --out OUT")
+    one = traces / "kineto_0.json"
+    for verb in ("advice", "idle", "ops", "bubbles"):
+        is_said(graphlink(verb, one), 1, f"link them first: graphlink {one} --out OUT")
     out = tmp_path / "out"
     assert graphlink("--kineto", traces / "kineto_0.json", "--out", out).status == 0
     is_said(graphlink("link", out), 1, f"graphlink has written this folder: graphlink show {out} reads it")

@@ -253,6 +253,7 @@ class TestNotAnswered:
         (["{out}", "--rank", "7"], 1, "no graph of rank 7"),
         (["{out}", "--scale", "kernel"], 2, "has no =FACTOR"),
         (["{out}", "--scale", "aten::itm=2"], 2, "did you mean aten::item"),
+        (["{out}", "--scale", "kernels=2"], 2, "did you mean kernel? graphlink"),
         (["{out}", "--list", "kernels"], 2, "'kernel'"),
         (["{out}", "--list", "--scale", "kernel=2"], 2, "changes nothing"),
         (["{out}", "--top", "3"], 2, "--top is for --list"),
