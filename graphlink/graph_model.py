@@ -90,12 +90,8 @@ NO_COLUMN = Column(EMPTY, EMPTY)
 
 
 class NodeType(IntEnum):
-    """``Node.type`` of Chakra; a file of others may hold other numbers."""
+    """``Node.type`` of Chakra, as far as a graph has them; a file of others may hold other numbers."""
 
-    INVALID = 0
-    METADATA = 1
-    MEM_LOAD = 2
-    MEM_STORE = 3
     COMP = 4
     COMM_SEND = 5
     COMM_RECV = 6

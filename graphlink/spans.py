@@ -22,6 +22,12 @@ class Spans(TimedRows):
     """Disjoint spans of time, ascending, none empty."""
 
 
+def extent(*tables: TimedRows) -> tuple[int, int]:
+    """Return the first start and the last end of the rows of all tables, 0 where there are none."""
+    there = [t for t in tables if len(t.start_ns)]
+    return min((int(t.start_ns.min()) for t in there), default=0), max((int(t.end_ns.max()) for t in there), default=0)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyedSpans(Spans):
     """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none

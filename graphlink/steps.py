@@ -15,6 +15,7 @@ import numpy as np
 from graphlink.model import EMPTY, I32, I64, Bool, HostRows, Linked, Trace
 from graphlink.patterns import fits
 from graphlink.records import Short
+from graphlink.spans import extent
 from graphlink.tables import begins, codes, numbered_values
 
 PROFILER_STEP: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")  # the mark that PyTorch's profiler makes
@@ -155,9 +156,7 @@ def _repeated(linked: Linked) -> Steps:
     """
     trace = linked.trace
     host, device = trace.host, trace.device
-    some = [rows for rows in (host, device) if len(rows.start_ns)]
-    begin = min((int(rows.start_ns.min()) for rows in some), default=0)
-    end = max((int(rows.end_ns.max()) for rows in some), default=0)
+    begin, end = extent(host, device)
     ranges, trains_ns = _without_numbers(host.name, trace.strings), _trains_ns(linked)
     for name, place, rows, which in (
         (ranges, host.tid, host, np.flatnonzero(host.annotation)),

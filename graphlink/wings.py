@@ -38,6 +38,11 @@ class Parts(UserDict[str, Any]):
     ``run.codec`` how it is written.
     """
 
+    def asked(self, hook: str, *given: Any) -> Parts:
+        """Return what a hook of each wing makes of its part, and of what is given."""
+        made = ((name, getattr(wing(name), hook)(part, *given)) for name, part in self.items())
+        return Parts({name: part for name, part in made if part is not None})
+
 
 class Made(NamedTuple):
     """What a wing made of its input, None where there is nothing for it, and what the user should know."""
@@ -391,12 +396,6 @@ def with_fields(core: type[RecordT]) -> type[RecordT]:
 def over_ranks(rows: Mapping[int, Parts], aligned: Aligned | None = None) -> Parts:
     """Make the parts of a run from what joining reads of its ranks."""
     made = ((name, hooks.over_ranks({rank: rows[rank].get(name) for rank in rows}, aligned)) for name, hooks in each())
-    return Parts({name: part for name, part in made if part is not None})
-
-
-def of_rank(parts: Parts, rank: int) -> Parts:
-    """Return what the files of a rank are written with of the parts of its run."""
-    made = ((name, wing(name).of_rank(part, rank)) for name, part in parts.items())
     return Parts({name: part for name, part in made if part is not None})
 
 

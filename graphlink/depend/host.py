@@ -23,7 +23,7 @@ from graphlink.linking.call_roles import SYNCS, Role
 from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.spans import Neighbours, Spans, union
+from graphlink.spans import Neighbours, Spans, extent, union
 from graphlink.tables import concat, distinct, largest, least, spread, sums
 
 FEWEST: Final = 5  # waits that show how long waking takes
@@ -66,7 +66,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     calls = linked.trace.calls
     since_ns = polled_since(linked, found, cuda.role)
     el = elements(linked, np.where(since_ns < calls.start_ns, np.uint8(Role.EVENT_SYNC), cuda.role))
-    start_ns, end_ns = _span(linked, el)
+    start_ns, end_ns = extent(linked.trace.host, linked.trace.device, el)
     tour = marks(el, start_ns, end_ns)
     autograd = forward_backward(linked)
     op = askers(linked)
@@ -221,14 +221,6 @@ def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
     shown = idle & (took_ns <= LATENCY_NS)
     shown = shown & blocked[call] if (shown & blocked[call]).any() else shown
     return np.asarray(np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns[shown])) if shown.any() else 0))
-
-
-def _span(linked: Linked, el: Elements) -> tuple[int, int]:
-    """Return the start of the earliest and end of the latest thing that is a node."""
-    rows, device = linked.trace.host, linked.trace.device
-    starts: tuple[I64, ...] = (rows.start_ns, device.start_ns, el.start_ns)
-    ends: tuple[I64, ...] = (rows.end_ns, device.end_ns, el.end_ns)
-    return min(int(s.min()) for s in starts if len(s)), max(int(e.max()) for e in ends if len(e))
 
 
 def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:

@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked, TimedRows
 from graphlink.patterns import NEXT_BATCH, fits
-from graphlink.spans import Axis
+from graphlink.spans import Axis, extent
 from graphlink.tables import marked, spread
 
 
@@ -121,8 +121,7 @@ def behind_rows(linked: Linked) -> Bool:
     out = np.zeros(len(calls.start_ns), np.bool_)
     if not len(rows.start_ns):
         return out
-    last_ns = max(int(c.max()) for c in (rows.end_ns, device.end_ns) if len(c))
-    out |= calls.start_ns >= last_ns
+    out |= calls.start_ns >= extent(rows, device)[1]
     if linked.match.method == "nsys":  # it does not synchronise
         return out
     last = _last_synchronisation(linked)

@@ -40,7 +40,7 @@ from graphlink.report import summary
 from graphlink.run.discover.find import of_merged, ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
 from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered, few, side_files
-from graphlink.run.job import parts_of, to_join
+from graphlink.run.job import parts_of
 from graphlink.run.join import JoinedRanks, join
 from graphlink.run.options import Inputs
 from graphlink.run.read_rank import link_rank, rank_of, sizes_bytes
@@ -151,7 +151,7 @@ def _graph_lacking(read: LinkedRank, rank: int, *, nsys: bool) -> tuple[list[Fin
     parts, _ = parts_of(graphed)
     findings += all_of("lacks", graphed, built)
     comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
-    return findings, RankRows(comms, comms.groups, to_join(parts), len(built.graph.kind))
+    return findings, RankRows(comms, comms.groups, parts.asked("to_join"), len(built.graph.kind))
 
 
 def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:

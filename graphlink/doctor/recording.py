@@ -33,7 +33,7 @@ from graphlink.read.nsys.file import open_export
 from graphlink.read.nsys.places import Numbering
 from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
-from graphlink.spans import union, within
+from graphlink.spans import extent, union, within
 from graphlink.steps import steps_of
 from graphlink.tables import begins, how_many, lookup, marked, numbered_rows
 
@@ -104,7 +104,7 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
         yield Finding("integer-us", zero / rows, {"zero": zero, "rows": rows})
     cut = how_many(trace.calls.end_ns != linked.trace.calls.end_ns)
     yield from if_any("calls-overlap", {"calls": cut}, len(trace.calls.end_ns))
-    from_ns, until_ns = bounds(trace)
+    from_ns, until_ns = extent(*tables)
     overhead = trace.overhead
     inside = (overhead.end_ns > from_ns) & (overhead.start_ns < until_ns)
     covered = within(union(overhead.start_ns, overhead.end_ns), from_ns, until_ns)
@@ -113,21 +113,14 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
         yield from if_any("profiler-overhead", {"overhead_ns": took_ns, "rows": how_many(inside)}, until_ns - from_ns)
 
 
-def bounds(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end of all rows."""
-    there = [t for t in (trace.host, trace.calls, trace.device) if len(t.start_ns)]
-    return min((int(t.start_ns.min()) for t in there), default=0), max((int(t.end_ns.max()) for t in there), default=0)
-
-
 def links_lacking(linked: Linked) -> Iterator[Finding]:
     """Report whether forward and backward ops are linked."""
     trace, et = linked.trace, linked.et
     host = trace.host
     engine = fits(AUTOGRAD_ENGINE, trace.strings)[host.name]
     numbered = bool((host.seq_id >= 0).any()) or (et is not None and bool((et.seq_id >= 0).any()))
-    if engine.any() and not numbered and not len(trace.flows.fwd_ns):
-        count = how_many(engine)
-        yield Finding("no-backward-links", count / len(engine), {"rows": count})
+    if not numbered and not len(trace.flows.fwd_ns):
+        yield from if_any("no-backward-links", {"rows": how_many(engine)}, len(engine))
     times = np.unique(host.seq_id[engine & (host.seq_id >= 0)], return_counts=True)[1]
     yield from if_any("backward-twice", {"rows": int(times[times > 1].sum())}, len(engine))
 
@@ -244,7 +237,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     """
     trace, role = linked.trace, found.cuda.role
     calls, syncs = trace.calls, trace.syncs
-    from_ns, until_ns = bounds(trace)
+    from_ns, until_ns = extent(trace.host, trace.calls, trace.device)
     late, late_ns = built.untold.comms, built.untold.comms_ns
     share = share_of(late_ns, until_ns - from_ns)
     if comms and (share > 1 - EXPLAINED_SHARE or WAIT_RANGE not in trace.strings):

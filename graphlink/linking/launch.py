@@ -19,7 +19,7 @@ from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Linked, Trace
 from graphlink.patterns import COPY, LAUNCH, fits
 from graphlink.records import counted, ms
-from graphlink.spans import Axis
+from graphlink.spans import Axis, extent
 from graphlink.tables import MOST, begins, codes, counted_from, how_many, in_order, lookup, nowhere, take
 
 NO_CORRELATION = "no correlation id"
@@ -161,9 +161,7 @@ def _far_off(trace: Trace, alone: Bool) -> list[str]:
     if not alone.any():
         return []
     rest, ghosts = (take(trace.device, np.flatnonzero(rows)) for rows in (~alone, alone))
-    there = [rows for rows in (trace.host, trace.calls, rest) if len(rows.start_ns)]
-    first_ns = min((int(rows.start_ns.min()) for rows in there), default=0)
-    last_ns = max((int(rows.end_ns.max()) for rows in there), default=MOST)
+    first_ns, last_ns = extent(trace.host, trace.calls, rest)
     away_ns = np.maximum(first_ns - ghosts.end_ns, ghosts.start_ns - last_ns)
     far = how_many(away_ns > last_ns - first_ns)
     return [

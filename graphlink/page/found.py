@@ -5,7 +5,7 @@ in detail.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +36,8 @@ _MOST_TOLD: Final = 4  # ranks in detail, of more than ``MOST_BLOCKS``
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What wings read their part of a page from. ``told``: the ranks that are told in detail; ``graphs``: those that
-    are replayed, together in ``work``; ``parts``: of the wings before.
+    """What wings read their part of a page from. ``told``: the ranks that are told in detail, and why each; ``graphs``:
+    those that are replayed, together in ``work``; ``parts``: of the wings before.
     """
 
     folder: Path
@@ -66,22 +66,15 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The outputs of a run. ``told``: the ranks that are told in detail, and why each; ``at``: where each rank stands
-    in the summary.
-
-    ``paths`` are of those ranks, ``metadata`` of all, ``work`` of those that are replayed, ``parts`` what wings read.
+class Found(Reading):
+    """The outputs of a run. ``at``: where each rank stands in the summary; ``paths`` are of the ranks that are told in
+    detail, ``metadata`` of all.
     """
 
-    folder: str
-    summary: Summary
-    told: Mapping[int, str]
     at: Mapping[int, int]
     paths: Mapping[int, path_file.PathFile]
     metadata: Mapping[int, Metadata]
-    work: Workload | None
     across: CriticalAcross | None
-    parts: Parts
 
     @property
     def ranks(self) -> list[Rank]:
@@ -138,15 +131,11 @@ def find(folder: Path, summary: Summary) -> Found:
     if across is not None and not across.stuck and len(graphs) == len(ranks):
         across = replace(across, gain_ns=share_gains(graphs, groups))
     return Found(
-        folder=str(folder),
-        summary=summary,
-        told=told,
+        **{field.name: getattr(reading, field.name) for field in fields(reading)},
         at=at,
         paths={one: reading.of_rank(one, folder / output_names.critical_path(one), path_file.load) for one in told},
         metadata={one: read_metadata(folder / output_names.graph(summary.options.name, one)) for one in at},
-        work=reading.work,
         across=across,
-        parts=reading.parts,
     )
 
 

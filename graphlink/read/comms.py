@@ -71,12 +71,17 @@ def count_or_none(value: object) -> int | None:
     return count if count is not None and 0 < count <= MAX_RANKS else None
 
 
+def in_distributed(around: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``distributedInfo`` of Kineto, empty where there is none."""
+    info = around.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
 def distributed(around: Mapping[str, Any]) -> tuple[dict[str, Any], int | None, int | None, list[str]]:
     """Return ``distributedInfo`` of Kineto, the rank and the number of ranks in it, None where it has none, and
     warnings of what is none.
     """
-    info = around.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
+    info = in_distributed(around)
     rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
     warnings = [
         f"distributedInfo: {key} is no number below {MAX_RANKS}, passed over"
@@ -91,8 +96,7 @@ def job_of(around: Mapping[str, Any]) -> str:
     the key, with a space between; "" where it says none. What stands there is nobody's business: environments hold
     tokens.
     """
-    info = around.get("distributedInfo")
-    for source in (around, info if isinstance(info, dict) else {}):
+    for source in (around, in_distributed(around)):
         for key, value in source.items():
             if JOB_KEY.search(key) and isinstance(value, (str, int)) and str(value):
                 return f"{hashlib.sha256(str(value).encode('utf-8', 'surrogatepass')).hexdigest()[:16]} {key}"

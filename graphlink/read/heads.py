@@ -20,7 +20,16 @@ from graphlink.errors import InputError
 from graphlink.process import ResultT, TaskT
 from graphlink.read import kinds
 from graphlink.read.columns import MARK, MAX_NS, loose, to_int_or_none
-from graphlink.read.comms import GROUP_INIT, RECORD_OP, collective, count_or_none, job_of, process_groups, rank_or_none
+from graphlink.read.comms import (
+    GROUP_INIT,
+    RECORD_OP,
+    collective,
+    count_or_none,
+    in_distributed,
+    job_of,
+    process_groups,
+    rank_or_none,
+)
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, is_pftrace, kind_by_name
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
@@ -137,8 +146,7 @@ def _beginning(source: Source) -> bytes:
 
 
 def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]) -> Head:
-    info = around.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
+    info = in_distributed(around)
     base_ns = to_int_or_none(around.get("baseTimeNanoseconds")) or 0
     rows = _first_rows(array)
     first = next(

@@ -223,7 +223,9 @@ class _EtNodes:
                 if named is not None:
                     self.parts.comms[self.parts.count + at] = named
             elif name == GROUP_INIT:
-                self._add_groups(inputs[at])
+                for text in _values(inputs[at]):
+                    self.groups |= {group.name: group for group in process_groups(text)}
+                    self.group_of_pointer |= backend_ids(text)
         self.parts.add(
             id=ids,
             name=self.strings.column(names),
@@ -236,11 +238,6 @@ class _EtNodes:
             output_types=texts.column([side.types for side in outputs]),
             made_by=self.makers.others(inputs, outputs, ints(numbers["tid"], 0), ids, parent),
         )
-
-    def _add_groups(self, inputs: _Values) -> None:
-        for text in _values(inputs):
-            self.groups |= {group.name: group for group in process_groups(text)}
-            self.group_of_pointer |= backend_ids(text)
 
     def trace(self, array: ArrayReader, keep_json: bool) -> HostTrace:
         parts, around = self.parts, {key: loose(raw) for key, raw in array.around.items()}

@@ -59,7 +59,7 @@ from graphlink.read.comms import (
     text_or_none,
 )
 from graphlink.read.cuspy import EVENT_NODE, gpu_name
-from graphlink.spans import around_others
+from graphlink.spans import around_others, extent
 
 # gc=False: millions live for the time of a block only and hold no cycles. ``Any`` where recorders disagree about number
 # or text.
@@ -388,10 +388,7 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
 
     Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis. Raises InputError.
     """
-    there = [t for t in tables if len(t.start_ns)]
-    if not there:
-        return
-    first_ns, last_ns = min(int(t.start_ns.min()) for t in there), max(int(t.end_ns.max()) for t in there)
+    first_ns, last_ns = extent(*tables)
     span_ns = last_ns - first_ns
     if span_ns < MAX_SPAN_NS and (span_ns + 1) * (lanes + 1) < MAX_NS:
         return

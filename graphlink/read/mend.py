@@ -71,16 +71,11 @@ def _put_on_their_threads(calls: Parts, host: Parts) -> int:
     at = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
     late = (threads[at] == tid) & (start_ns > last_ns[at])
     inside = (op != NOWHERE) & (host.seen("start_ns")[op] <= start_ns) & (calls.seen("end_ns") <= op_end_ns[op])
-    moved = late & inside
-    for thread in np.unique(tid[moved]).tolist():
-        rows, known = np.flatnonzero(late & (tid == thread)), np.flatnonzero(moved & (tid == thread))
-        known = in_order(known, start_ns)
-        after = np.searchsorted(start_ns[known], start_ns[rows])
-        later, earlier = known[np.minimum(after, len(known) - 1)], known[np.maximum(after - 1, 0)]
-        nearer = np.abs(start_ns[rows] - start_ns[earlier]) <= np.abs(start_ns[later] - start_ns[rows])
-        tid[rows] = op_tid[op[np.where(nearer, earlier, later)]]
-        moved[rows] = True
-    return how_many(moved)
+    known, rows = np.flatnonzero(late & inside), np.flatnonzero(late)
+    by = near((tid[known],), start_ns[known], (tid[rows],), start_ns[rows], MOST)
+    rows, by = rows[by != NOWHERE], by[by != NOWHERE]
+    tid[rows] = op_tid[op[known[by]]]
+    return len(rows)
 
 
 def _leave_out_untimed(tables: Iterable[Parts]) -> int:
@@ -284,10 +279,8 @@ def _replays(device: Parts, called: Bool) -> tuple[I64, I64]:
     is ``called``, as its call is known, or a graph stands still for longer between them. Those of graphs whose replays
     then do not follow each other are not told.
     """
-    nodes = _in_order(device, device.seen("graph") > 0)
+    nodes = in_order(np.flatnonzero(device.seen("graph") > 0), device.seen("graph"), device.seen("start_ns"))
     graph = codes(device.seen("graph")[nodes])
-    order = np.argsort(graph, kind="stable")
-    nodes, graph = nodes[order], graph[order]
     node, same = device.seen("graph_node")[nodes], graph[1:] == graph[:-1]
     still_ns = np.maximum(device.seen("start_ns")[nodes[1:]] - device.seen("end_ns")[nodes[:-1]], 0)
     still_ns += called[nodes[1:]] * (int(still_ns.sum()) + 1)
@@ -304,8 +297,7 @@ def _replays(device: Parts, called: Bool) -> tuple[I64, I64]:
 
 def _in_order(table: Parts, which: Bool) -> I64:
     """Return the rows that are marked, by start."""
-    rows = np.flatnonzero(which)
-    return rows[np.argsort(table.seen("start_ns")[rows], kind="stable")]
+    return in_order(np.flatnonzero(which), table.seen("start_ns"))
 
 
 def _by_flows(calls: Parts, device: Parts, flows: Parts, strings: Strings, slack_ns: int) -> tuple[I64, I64]:

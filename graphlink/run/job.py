@@ -47,7 +47,7 @@ from graphlink.run.records import (
     RunResult,
 )
 from graphlink.tables import how_many, tuples
-from graphlink.wings import Parts, each, of_rank, over_ranks, wing
+from graphlink.wings import Parts, each, over_ranks, wing
 
 MOST_ERROR_PCT: Final = 1.0  # of a replay of the recording itself
 _MOST_BESIDE: Final = 4_000_000  # nodes: with a writer beside it about 3.2 GB, scaled from 10 million events
@@ -63,17 +63,11 @@ def run_rank(inputs: Inputs, options: Options, folder: Path, jobs: int | None = 
     forked = sum(sizes) > LARGE_BYTES and may_fork(list(map(estimate_bytes, sizes)), jobs)
     prepared = prepare(inputs, options, forked=forked)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    parts = over_ranks({prepared.rank: to_join(prepared.parts)})
+    parts = over_ranks({prepared.rank: prepared.parts.asked("to_join")})
     world, begin = prepared.world_size, groups.first_id([prepared.comm.ops], prepared.world_size)
-    joined = Joined(ids[prepared.rank], world, begin, parts=of_rank(parts, prepared.rank))
+    joined = Joined(ids[prepared.rank], world, begin, parts=parts.asked("of_rank", prepared.rank))
     done = finish(prepared, joined, options, folder, forked=forked)
     return RunResult((done.entry,), parts, (*done.files, *write_common(ids, parts, options, folder)))
-
-
-def to_join(parts: Parts) -> Parts:
-    """Return what joining the ranks of a run reads of the parts that wings made of one."""
-    made = ((name, wing(name).to_join(part)) for name, part in parts.items())
-    return Parts({name: part for name, part in made if part is not None})
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], parts: Parts, options: Options, folder: Path) -> tuple[str, ...]:

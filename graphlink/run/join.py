@@ -25,7 +25,7 @@ from graphlink.ranks.times import Apart
 from graphlink.records import first_few
 from graphlink.run.records import Aligned, Joined, RankRows
 from graphlink.tables import how_many, parted, spread
-from graphlink.wings import Parts, of_rank, over_ranks
+from graphlink.wings import Parts, over_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     ranks = _by_rank(comms, matching, aligned, measured, quiet) | {rank: Joined({}, world_size) for rank in quiet}
     begin = first_id(comms, world_size)
     for rank, one in ranks.items():
-        own, ids = of_rank(parts, rank), matching.ids.get(rank, {})
+        own, ids = parts.asked("of_rank", rank), matching.ids.get(rank, {})
         ranks[rank] = replace(one, ids=ids, world_size=world_size, first_id=begin, parts=own, hosts=hosts)
     return JoinedRanks(
         ranks=ranks,

@@ -91,7 +91,7 @@ def _rank_job(inputs: Inputs, options: Options, out: str) -> Stored:
     with here(inputs) as local:
         prepared = job.prepare(local, options)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
-    rows = RankRows(comms, prepared.plan.groups, job.to_join(prepared.parts), len(prepared.built.graph.kind))
+    rows = RankRows(comms, prepared.plan.groups, prepared.parts.asked("to_join"), len(prepared.built.graph.kind))
     return state.save(out_of(out), inputs, options, prepared, rows)
 
 

@@ -23,7 +23,7 @@ from graphlink.errors import InputError
 from graphlink.model import Comm, CommTable, EventRows, HostRows, ProcessGroup, Trace
 from graphlink.ranks.columns import rank_comms
 from graphlink.run import codec
-from graphlink.run.job import Inputs, Options, prepare, to_join
+from graphlink.run.job import Inputs, Options, prepare
 from graphlink.run.records import PreparedRank, RankRows
 from graphlink.tables import comm_table
 from graphlink.wings import Parts
@@ -73,7 +73,7 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
 def test_all_of_a_rank_comes_back(prepared: PreparedRank, tmp_path: Path) -> None:
     assert_same(read(written(prepared), PreparedRank, tmp_path), prepared)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
-    rows = RankRows(comms, prepared.plan.groups, to_join(prepared.parts), len(prepared.built.graph.kind))
+    rows = RankRows(comms, prepared.plan.groups, prepared.parts.asked("to_join"), len(prepared.built.graph.kind))
     assert_same(read(written(rows), RankRows, tmp_path), rows)
     assert written(prepared) == written(read(written(prepared), PreparedRank, tmp_path)), (
         "so that a digest is of values"

@@ -13,7 +13,7 @@ from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.devices import sm_share
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.text import name_column
-from graphlink.tables import comm_table, concat, how_many, numbered_rows, numbered_values, take
+from graphlink.tables import codes, comm_table, concat, how_many, numbered_rows, numbered_values, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 KERNEL: Final = CUPTI + "KERNEL"
@@ -161,12 +161,10 @@ def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> Expor
     columns = export.integers(GRAPH, _IDS)
     ids, which = numbered_values(columns["graphId"])
     name = names.strings.column(["CUDA graph" if i == MISSING else f"CUDA graph {i}" for i in ids.tolist()])[which]
-    whole = np.ones(len(columns["start"]), np.bool_)
-    if len(whole):
-        for process in np.unique(columns["globalPid"]).tolist():
-            mine = columns["globalPid"] == process
-            nodes = np.concatenate([w.correlation[w.process == process] for w in others])
-            whole[mine] = ~np.isin(columns["correlationId"][mine], nodes[nodes > 0])
+    process = np.concatenate([columns["globalPid"], *(w.process for w in others)])
+    launch = np.concatenate([columns["correlationId"], *(w.correlation for w in others)])
+    code, count = np.where(launch > 0, codes(process, launch) + 1, 0), len(which)
+    whole = ~np.isin(code[:count], np.setdiff1d(code[count:], [0]))
     export.left_out["rows of CUDA graphs whose nodes are recorded"] += how_many(~whole)
     return _work(export, GRAPH, columns, name, DeviceKind.KERNEL, whole)
 

@@ -118,9 +118,7 @@ def operation(name: str) -> str | None:
     ``allreduce``.
     """
     found = _OPERATION.fullmatch(name)
-    if found is None:
-        return None
-    word = found[1].lower()
+    word = found[1].lower() if found else None
     return "broadcast" if word == "bcast" else word
 
 

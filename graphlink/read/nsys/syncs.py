@@ -20,7 +20,7 @@ from graphlink.read.columns import MISSING, NO_ID, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.tables import codes, concat, how_many, last_before, lookup, nowhere, numbered_rows
+from graphlink.tables import codes, concat, how_many, last_before, lookup, numbered_rows
 
 Devices = dict[tuple[int, int], int]  # of each (process, context)
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
@@ -221,13 +221,10 @@ def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
     """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n
     log n).
     """
-    out = nowhere(len(process))
-    order = np.argsort(calls.start_ns, kind="stable")
-    process_of_call = calls.tid[order] & PID_MASK
-    for one in np.unique(process).tolist():
-        mine, asked = order[process_of_call == one], process == one
-        out[asked] = np.append(mine, NOWHERE)[lookup(calls.correlation[mine], correlation[asked])]
-    return out
+    order, count = np.argsort(calls.start_ns, kind="stable"), len(calls.start_ns)
+    processes, ids = np.append(calls.tid[order] & PID_MASK, process), np.append(calls.correlation[order], correlation)
+    code = np.where(ids > 0, codes(processes, ids) + 1, 0)
+    return np.append(order, NOWHERE)[lookup(code[:count], code[count:])]
 
 
 def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
