@@ -80,12 +80,6 @@ class Enqueued(msgspec.Struct, frozen=True):
         at = int(np.searchsorted(self.hidden_rank, self.launch_rank[op])) - 1
         return at >= 0 and bool(self.hidden_rank[at] > self.launch_rank[row])
 
-    def last_of_stream(self, row: int, rank: int) -> bool:
-        """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation
-        of its stream.
-        """
-        return bool(self.launch_rank[row] < rank <= self.next_rank[row])
-
     def recorded_and_awaited(self, row: int, rank: int, *, unseen: bool) -> bool:
         """Tell whether a stream can have been made to wait for such an event, before a call.
 

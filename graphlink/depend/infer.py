@@ -178,7 +178,7 @@ class _OpsByEnd(msgspec.Struct, frozen=True):
             if call.role == Role.EVENT_SYNC:
                 if self.enqueued.first_record(row, call.rank) is not None:
                     direct.append((row, end))
-            elif self.enqueued.last_of_stream(row, call.rank):
+            elif call.rank <= self.enqueued.next_rank[row]:  # the last of its stream, which alone can hold that up
                 direct.append((row, end))
             elif self.enqueued.recorded_and_awaited(row, call.rank, unseen=False):
                 chained.append((row, end))

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from graphlink.engine.engines import succeeded
 from graphlink.engine.memory import workers
 from graphlink.process import ResultT, TaskT, die_with_parent, give_back
 
@@ -76,13 +77,7 @@ def side_by_side(
         asked = [stack.enter_context(beside(part, forked=k > 0)) for k, part in enumerate(parts)]
         for k, part in enumerate(asked):
             outcomes.update(zip(range(k, len(tasks), count), part(), strict=False))
-    results = []
-    for k in range(len(tasks)):  # behind one that failed its process did no other
-        outcome = outcomes[k]
-        if isinstance(outcome, Exception):
-            raise outcome
-        results.append(outcome)
-    return results
+    return succeeded(outcomes[k] for k in range(len(tasks)))  # behind one that failed its process did no other
 
 
 def _each(work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]) -> list[ResultT | Exception]:

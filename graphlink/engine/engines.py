@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +89,11 @@ def run_all(
     ]
 
 
-def succeeded(outcomes: Sequence[ResultT | GraphlinkError]) -> list[ResultT]:
+def succeeded(outcomes: Iterable[ResultT | Exception]) -> list[ResultT]:
     """Return the results of tasks, or raise the error of the first one that failed."""
     results: list[ResultT] = []
     for outcome in outcomes:
-        if isinstance(outcome, GraphlinkError):
+        if isinstance(outcome, Exception):
             raise outcome
         results.append(outcome)
     return results

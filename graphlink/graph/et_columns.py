@@ -52,6 +52,7 @@ _HEAD: Final = (
 COLUMNS: Final = (*_HEAD, *_FIELDS)
 ABSENT: Final = [NOWHERE if name in ("comm_type", "comm_src", "comm_dst") else 0 for name in _FIELDS]
 EXPECTED: Final = {name: (i, kind, HAS[name], kind != "string_val") for i, (name, kind) in enumerate(_FIELDS.items())}
+_INT32: Final = ("name", "type", "comm_type", "comm_src", "comm_dst", "comm_tag")
 _SPARSE: Final = ("correlation", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name")
 MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 
@@ -128,10 +129,11 @@ def _first_of(deps: Deps) -> npt.NDArray[np.int32]:
 def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of ``Graph`` and ``FileFacts`` of some nodes, and what dependencies are made of."""
     row = dict(zip(COLUMNS, np.array(block.rows, np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
-    has, host, micros = row["has"].astype(np.uint32), row["is_cpu_op"] != 0, row["duration_micros"] * 1000
-    start = np.where(has & HAS["start_ns"], row["start_ns"], row["start_micros"] * 1000)
+    has, host, micros = row["has"].astype(np.uint32), row.pop("is_cpu_op") != 0, row["duration_micros"] * 1000
+    start = np.where(has & HAS["start_ns"], row["start_ns"], row.pop("start_micros") * 1000)
     duration = np.where(has & HAS["duration_ns"], row["duration_ns"], micros)
     return {
+        **{name: column.astype(np.int32 if name in _INT32 else np.int64) for name, column in row.items()},
         "id": np.array(block.id, np.uint64),
         "data": np.array(block.data, np.uint64),
         "data_kind": np.array(block.data_kind, np.uint8),
@@ -141,18 +143,7 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
         "start_ns": start,
         "end_ns": np.where(has & HAS["end_ns"], row["end_ns"], start + duration),
         "duration_ns": duration,
-        **{name: row[name].copy() for name in _AS_THEY_ARE},
-        **{
-            name: row[name].astype(np.int32)
-            for name in ("name", "type", "comm_type", "comm_src", "comm_dst", "comm_tag")
-        },
     }
-
-
-_AS_THEY_ARE: Final = (
-    *("start_delay_ns", "launch_latency_ns", "overlap_ns", "self_ns", "wait_ns", "wake_ns", "duration_micros"),
-    *("tid", "device", "stream", "correlation", "comm_size", "pg_name", "data_deps", "ctrl_deps"),
-)
 
 
 def _positions(ids: U64, wanted: U64) -> I64:

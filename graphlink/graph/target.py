@@ -14,7 +14,8 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.choices import CHAKRA
-from graphlink.graph_model import Column, Graph, NodeKind
+from graphlink.graph_model import Column, Graph, NodeKind, NodeType
+from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, GroupKey
 from graphlink.records import Short
 from graphlink.tables import nowhere, spread, tuples
@@ -97,7 +98,9 @@ def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, in
         written = by_node.get(node)
         if written is not None and written.node_type != pb.COMP_NODE:
             by_node[node] = WrittenComm(
-                pb.COMP_NODE, recorded=written.recorded or _word(written), replaced="unmatched on other ranks"
+                pb.COMP_NODE,
+                recorded=written.recorded or comm_word(written.node_type, written.comm_type),
+                replaced="unmatched on other ranks",
             )
     for node, size in size_bytes.items():
         written = by_node.get(node)
@@ -144,11 +147,11 @@ def _column(node: I64, given: Sequence[int | str | None]) -> Column:
     return Column(node[known], value, tuple(texts))
 
 
-def _word(written: WrittenComm) -> str:
-    """Return what a node was recorded as, where it was not replaced by something else already."""
-    if written.node_type != pb.COMM_COLL_NODE:
-        return "SEND" if written.node_type == pb.COMM_SEND_NODE else "RECV"
-    return str(pb.CollectiveCommType.Name(written.comm_type))
+def comm_word(node_type: int, comm_type: int | None) -> str:
+    """Return what a communication node is: ``SEND``, ``RECV``, else its type of collective."""
+    if node_type != NodeType.COMM_COLL:
+        return "SEND" if node_type == NodeType.COMM_SEND else "RECV"
+    return CollectiveType(comm_type).name if comm_type in set(CollectiveType) else f"type {comm_type}"
 
 
 def _written(ops: CommOps, op: int, rank: int, target: str) -> WrittenComm:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from graphlink.model import F64, I32, I64, NOWHERE, Comm, CommKind, Linked
-from graphlink.read.comms import RECORD_OP
+from graphlink.read.comms import RECORD_OP, added
 
 
 class CollectiveType(IntEnum):
@@ -221,10 +221,5 @@ def as_one(comms: list[Comm]) -> Comm | None:
     ):
         return None
     return msgspec.structs.replace(
-        first, in_nelems=_added([c.in_nelems for c in comms]), out_nelems=_added([c.out_nelems for c in comms])
+        first, in_nelems=added([c.in_nelems for c in comms]), out_nelems=added([c.out_nelems for c in comms])
     )
-
-
-def _added(counts: list[int | None]) -> int | None:
-    known = [n for n in counts if n is not None]
-    return sum(known) if len(known) == len(counts) else None

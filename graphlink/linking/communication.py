@@ -183,13 +183,9 @@ def _merged(first: Comm | None, other: Comm) -> Comm:
         return other
     own_group = bool(first.pg_name or first.ranks)
     agrees = first.group_size == other.group_size and first.pg_name in (None, "", other.pg_name)
-    take = {}
-    for field in Comm.__struct_fields__:
-        if field in GROUP_FIELDS and own_group and not agrees:
-            continue
-        if getattr(first, field) in (None, "", ()):
-            take[field] = getattr(other, field)
-    return msgspec.structs.replace(first, **take)
+    fields = [field for field in Comm.__struct_fields__ if agrees or not own_group or field not in GROUP_FIELDS]
+    lacking = {field: getattr(other, field) for field in fields if getattr(first, field) in (None, "", ())}
+    return msgspec.structs.replace(first, **lacking)
 
 
 class _Typing:
@@ -388,11 +384,8 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
     launched = np.flatnonzero(call != NOWHERE)
     at_ns = trace.calls.start_ns[call[launched]]
     found = enclosing(host, linked.parent, ~linked.crossing, wanted, trace.calls.tid[call[launched]], at_ns)
-    names = [""] * len(rows)
-    for k, row in tuples(launched, found):
-        if row != NOWHERE:
-            names[k] = trace.strings[host.name[row]]
-    return names
+    around = spread(len(rows), launched, found).tolist()
+    return [trace.strings[host.name[row]] if row != NOWHERE else "" for row in around]
 
 
 def _host_rows(linked: Linked, calls: _Calls, groups: Mapping[int, str]) -> list[CommRow]:

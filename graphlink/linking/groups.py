@@ -37,10 +37,9 @@ class Groups:
         self._rank = trace.rank
         names = set()
         for comm in comms:
-            names.add(self._name(comm))
-            size = comm.group_size or len(comm.in_split) or len(comm.out_split)
-            if size:
-                self._sizes.setdefault(self._name(comm), size)
+            names.add(name := self._name(comm))
+            if size := self.size(comm):
+                self._sizes.setdefault(name, size)
         self._only = next(iter(names)) if len(names) == 1 else None
 
     def key(self, comm: Comm) -> GroupKey | None:

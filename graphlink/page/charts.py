@@ -213,7 +213,10 @@ def _bars(chart: Bars, top: float, wide: int = WIDE) -> tuple[str, float]:
     left = 0.0 if narrow else max(map(_text_wide, labels), default=0) + 10
     room = 2.0 if narrow else max((_text_wide(bar.note) for bar in chart.bars), default=0) + 10
     pitch, below, side = (62, 38, "") if narrow else (_PITCH, 14, " end")
-    ends = [_ends(bar) for bar in chart.bars]
+    ends = [
+        (sum(min(one.value, 0) for one in bar.segments), sum(max(one.value, 0) for one in bar.segments))
+        for bar in chart.bars
+    ]  # what each takes to the left and to the right of zero
     low, high = min((low for low, _ in ends), default=0), max((high for _, high in ends), default=0)
     before = room if low < 0 else 0.0
     scale = (wide - left - before - room) / ((high - low) or 1)
@@ -233,12 +236,6 @@ def _bars(chart: Bars, top: float, wide: int = WIDE) -> tuple[str, float]:
     under = top + len(chart.bars) * pitch + 2
     axis = f'<path class="c-edge" d="M{zero:.1f} {top - 3:g}V{under - 6:g}"/>' if low < 0 else ""
     return "".join(out) + axis, under
-
-
-def _ends(bar: Bar) -> tuple[float, float]:
-    """Return what a bar takes to the left and to the right of zero."""
-    values = [one.value for one in bar.segments]
-    return sum(value for value in values if value < 0), sum(value for value in values if value > 0)
 
 
 def _bar(bar: Bar, unit: str, zero: float, y: float, scale: float) -> Iterator[str]:

@@ -45,38 +45,47 @@ def critical_path(found: Found) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A path with its shares, of ``length_ns``. Columns have an entry per node. ``begin_ns``: since the start of the
-    path; ``late_ns``: what of ``cost_ns`` comes before its work; ``lane`` and ``share`` are positions in ``lanes`` and
-    ``shares``.
-
-    ``share_ns`` sums up to the length, ``gaps_ns`` of its ``idle`` are host gaps.
+    """A path with its shares, as its ``file`` has it. Columns have an entry per node. ``begin_ns``: since the start of
+    the path; ``lane`` is a position in ``lanes``. ``share_ns`` sums up to the length.
     """
 
+    file: PathFile | CriticalAcross
     name: str
     whose: str
     at: str
     lanes: tuple[str, ...]
-    shares: Sequence[str]
     begin_ns: I64
     cost_ns: I64
-    late_ns: I64
     lane: I64
-    share: I64
-    length_ns: int
     share_ns: Mapping[str, int]
-    gaps_ns: int
     gain_ns: Mapping[str, int] | None
 
 
 def _across(found: CriticalAcross) -> list[Part]:
-    walk = _walk_across(found)
-    on = sum(rank.ns > 0 for rank in found.ranks)
+    nodes = found.nodes
+    on = [rank.rank for rank in sorted(found.ranks, key=lambda one: (-one.ns, one.rank)) if rank.ns]
+    lanes = sorted(on[:MOST_LANES])
+    lane_of = {rank: k for k, rank in enumerate(lanes)}
+    others = (f"{len(on) - len(lanes)} other ranks",) if len(on) > len(lanes) else ()
+    start, end = np.array(nodes.start_ns, np.int64), np.array(nodes.end_ns, np.int64)
+    walk = _Walk(
+        file=found,
+        name="path",
+        whose=_ALL,
+        at=f"{PATH_ACROSS}#/share_ns",
+        lanes=(*(f"rank {rank}" for rank in lanes), *others),
+        begin_ns=start - start[0],
+        cost_ns=end - start,
+        lane=np.array([lane_of.get(rank, len(lanes)) for rank in nodes.rank], np.int64),
+        share_ns=found.share_ns,
+        gain_ns=None if found.gain_ns is UNSET else found.gain_ns,
+    )
     lead = (
-        f"The path over all ranks takes {time(found.length_ns)}, on {on} of {counted(len(found.ranks), 'rank')}: "
+        f"The path over all ranks takes {time(found.length_ns)}, on {len(on)} of {counted(len(found.ranks), 'rank')}: "
         "where a rank waited, it goes on at the rank that arrived late."
     )
     if found.before_ns:
-        lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {found.nodes.rank[0]}."
+        lead += f" It begins {time(found.before_ns)} after the first recording did, on rank {nodes.rank[0]}."
     families = found.families[:MOST_ROWS]
     of_path = column("of the path", "part", [(family.ns, found.length_ns) for family in families], means="on_path")
     shown = columns(AcrossFamily, families, "ns", of_path, "share", "nodes", "name")
@@ -84,31 +93,6 @@ def _across(found: CriticalAcross) -> list[Part]:
     by_name = table("path-families", caption, shown, f"{PATH_ACROSS}#/families")
     notes = [Sentence([f"{line}."], note=True) for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
     return [Sentence([lead]), _strip(walk), _shares(walk), *_hops(found), by_name, *notes]
-
-
-def _walk_across(found: CriticalAcross) -> _Walk:
-    nodes = found.nodes
-    on = [rank.rank for rank in sorted(found.ranks, key=lambda one: (-one.ns, one.rank)) if rank.ns]
-    lanes = sorted(on[:MOST_LANES])
-    lane_of = {rank: k for k, rank in enumerate(lanes)}
-    others = (f"{len(on) - len(lanes)} other ranks",) if len(on) > len(lanes) else ()
-    start, end = np.array(nodes.start_ns, np.int64), np.array(nodes.end_ns, np.int64)
-    return _Walk(
-        name="path",
-        whose=_ALL,
-        at=f"{PATH_ACROSS}#/share_ns",
-        lanes=(*(f"rank {rank}" for rank in lanes), *others),
-        shares=found.shares,
-        begin_ns=start - start[0],
-        cost_ns=end - start,
-        late_ns=np.minimum(np.array(nodes.start_delay_ns, np.int64), end - start),
-        lane=np.array([lane_of.get(rank, len(lanes)) for rank in nodes.rank], np.int64),
-        share=np.array(nodes.share, np.int64),
-        length_ns=found.length_ns,
-        share_ns=found.share_ns,
-        gaps_ns=gap_ns(found, (end - start).tolist()),
-        gain_ns=None if found.gain_ns is UNSET else found.gain_ns,
-    )
 
 
 def _hops(found: CriticalAcross) -> list[Part]:
@@ -130,21 +114,17 @@ def _hops(found: CriticalAcross) -> list[Part]:
 
 
 def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
-    nodes, cost = file.nodes, np.array(file.nodes.cost_ns, np.int64)
+    cost = np.array(file.nodes.cost_ns, np.int64)
     walk = _Walk(
+        file=file,
         name=f"path-{rank}",
         whose=f"rank {rank}",
         at=f"critical_path.{rank}.json#/share_ns",
         lanes=("",),
-        shares=file.shares,
         begin_ns=np.cumsum(cost) - cost,
         cost_ns=cost,
-        late_ns=np.minimum(np.array(nodes.start_delay_ns, np.int64), cost),
         lane=np.zeros(len(cost), np.int64),
-        share=np.array(nodes.share, np.int64),
-        length_ns=file.length_ns,
         share_ns=msgspec.structs.asdict(file.share_ns),
-        gaps_ns=gap_ns(file, nodes.cost_ns),
         gain_ns=msgspec.structs.asdict(file.gains.shares),
     )
     notes = [Sentence([f"Note: {note}."], note=True) for note in file.notes]
@@ -172,13 +152,14 @@ def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
 
 def _strip(walk: _Walk) -> Strip:
     """Cut the path into cells; what comes before the work of a node is unexplained."""
-    shares = [*walk.shares, *([] if _IDLE in walk.shares else [_IDLE])]
-    idle = np.full(len(walk.share), shares.index(_IDLE), np.int64)
+    nodes, length_ns = walk.file.nodes, walk.file.length_ns
+    shares = list(dict.fromkeys([*walk.file.shares, _IDLE]))
+    late_ns = np.minimum(np.array(nodes.start_delay_ns, np.int64), walk.cost_ns)
     pieces = (
-        (walk.begin_ns, walk.late_ns, idle),
-        (walk.begin_ns + walk.late_ns, walk.cost_ns - walk.late_ns, walk.share),
+        (walk.begin_ns, late_ns, np.full(len(late_ns), shares.index(_IDLE), np.int64)),
+        (walk.begin_ns + late_ns, walk.cost_ns - late_ns, np.array(nodes.share, np.int64)),
     )
-    edges = np.rint(np.linspace(0, walk.length_ns, CELLS + 1)).astype(np.int64)
+    edges = np.rint(np.linspace(0, length_ns, CELLS + 1)).astype(np.int64)
     parts: dict[tuple[int, int], I64] = {}
     for lane in range(len(walk.lanes)):
         for code in range(len(shares)):
@@ -196,7 +177,7 @@ def _strip(walk: _Walk) -> Strip:
     )
     cells = strip_cells(parts, shares, CELLS)
     return Strip(
-        f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], walk.length_ns, CELLS, cells
+        f"{walk.name}-strip", f"What held {walk.whose} up, and when", says, [*walk.lanes], length_ns, CELLS, cells
     )
 
 
@@ -226,20 +207,20 @@ def strip_cells(parts: Mapping[tuple[int, int], I64], shares: Sequence[str], cel
 
 def _shares(walk: _Walk) -> Table:
     """Return what the path is made of beside what each would gain: a share is no gain."""
-    share_ns = walk.share_ns
+    share_ns, length_ns, gaps_ns = walk.share_ns, walk.file.length_ns, gap_ns(walk.file, walk.cost_ns.tolist())
     idle = share_ns.get(_IDLE, 0)
-    inside = {began_late(share_ns): idle - walk.gaps_ns, IDLE_HOST: walk.gaps_ns} if idle else {}
+    inside = {began_late(share_ns): idle - gaps_ns, IDLE_HOST: gaps_ns} if idle else {}
     every = [*share_ns.values(), *inside.values()]
     gains = [(walk.gain_ns or {}).get(share) for share in [*share_ns, *inside]]
     shown = [
         column("kind", "share", [*share_ns, *(Cell(f"of which {part}") for part in inside)]),
         column("on the path", "ns", every, means="on_path", name="."),
-        column("of the path", "part", [(ns, walk.length_ns) for ns in every], means="on_path"),
+        column("of the path", "part", [(ns, length_ns) for ns in every], means="on_path"),
         column("gain if it took no time", "ns", gains, means="gain"),
         column(
             "gain of the path",
             "part",
-            [None if gain is None else (gain, walk.length_ns) for gain in gains],
+            [None if gain is None else (gain, length_ns) for gain in gains],
             means="gain",
         ),
     ]

@@ -113,6 +113,12 @@ def spread_ranks(start: object, stride: object, size: object) -> tuple[int, ...]
     return tuple(range(first, first + step * count, step))
 
 
+def added(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of counts, all of which are known; None else, and of none."""
+    known = [n for n in counts if n is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
 def text_or_none(value: object) -> str | None:
     return None if value is None or value == "" else str(value)
 

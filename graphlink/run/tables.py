@@ -20,9 +20,9 @@ from graphlink.figures import Column, all_names, columns, text, types
 from graphlink.graph.gains import FamilyGain, OpGain
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.syncpoints import SyncPointGain
+from graphlink.graph.target import comm_word
 from graphlink.graph.write_et import KINDS, type_name
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, Groups, NodeType
-from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.ranks.summary import RankWait
 from graphlink.replay.across import CriticalAcross
@@ -135,7 +135,7 @@ def collectives(file: Graph, groups: Groups, whole: Summary) -> pd.DataFrame:
     known (a rank alone). ``own_bytes_per_s``: its own bytes by the time that it took, waiting included.
     """
     mine = np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
-    types = [_comm_type(t, c) for t, c in tuples(file.type[mine], file.comm_type[mine])]
+    types = [comm_word(t, c) for t, c in tuples(file.type[mine], file.comm_type[mine])]
     group = file.group[mine]
     rates = {
         (one.id, of.type): (of.algorithm_bytes_per_s, of.bus_bytes_per_s)
@@ -312,9 +312,3 @@ def _call(file: Graph, node: int, place: int) -> str | None:
     if not calls:
         return None
     return calls[0] if len(calls) == 1 else calls[place] if place < len(calls) else None
-
-
-def _comm_type(node_type: int, comm_type: int) -> str:
-    if node_type != NodeType.COMM_COLL:
-        return "SEND" if node_type == NodeType.COMM_SEND else "RECV"
-    return CollectiveType(comm_type).name if comm_type in set(CollectiveType) else f"type {comm_type}"

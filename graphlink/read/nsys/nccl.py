@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from graphlink.model import I64, Comm
-from graphlink.read.comms import MAX_RANKS
+from graphlink.read.comms import MAX_RANKS, added
 from graphlink.read.nsys.file import Export
 from graphlink.tables import grouped, tuples
 
@@ -226,8 +226,8 @@ def _as_one(calls: list[Comm]) -> Comm | None:
     if one in ("send", "recv"):
         return Comm("coalesced " + ", ".join(c.name.upper() for c in calls), pg_name=first.pg_name)
     sent, received = (
-        _added([c.in_nelems for c in calls if c.name != "recv"]),
-        _added([c.out_nelems for c in calls if c.name != "send"]),
+        added([c.in_nelems for c in calls if c.name != "recv"]),
+        added([c.out_nelems for c in calls if c.name != "send"]),
     )
     return msgspec.structs.replace(first, name=one, in_nelems=sent, out_nelems=received, src_rank=None, dst_rank=None)
 
@@ -241,8 +241,3 @@ def _is_all_to_all(calls: list[Comm]) -> bool:
         size is not None and len(to) == len(origin) == size and len({*to} - {None}) == len({*origin} - {None}) == size
     )
     return whole and len(calls) == len(to) + len(origin) and len({c.pg_name for c in calls}) == 1
-
-
-def _added(counts: list[int | None]) -> int | None:
-    known = [n for n in counts if n is not None]
-    return sum(known) if known and len(known) == len(counts) else None
