@@ -106,9 +106,7 @@ def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], 
     found = np.append(in_turn, NOWHERE)[latest]
     for column in columns:
         found[column[found] != column[in_turn]] = NOWHERE
-    out = np.empty(len(in_turn), np.int64)
-    out[in_turn] = found
-    return out[len(order) :]
+    return spread(len(in_turn), in_turn, found)[len(order) :]
 
 
 def nowhere(count: int, dtype: type[np.signedinteger] = np.int64) -> NDArray[Any]:
@@ -305,7 +303,17 @@ def counted_from(first: I64, count: I64) -> I64:
     return np.arange(int(count.sum())) + np.repeat(first - np.cumsum(count) + count, count)
 
 
-def skipped(beside: I64, gone: Bool) -> I64:
+def heads(before: _Rows) -> _Rows:
+    """Return the first row of each row's chain; ``before`` is the row before it, or the row itself at the head. O(n log
+    n).
+    """
+    head = before
+    while not np.array_equal(further := head[head], head):  # twice as far each time
+        head = further
+    return head
+
+
+def skipped(beside: I64 | I32, gone: Bool) -> I64:
     """Return for every node ``gone`` the first one that stays, going from each to ``beside`` (a node or ``NOWHERE``);
     of others itself.
 
@@ -313,8 +321,9 @@ def skipped(beside: I64, gone: Bool) -> I64:
     """
     n = len(beside)
     to = np.append(np.where(gone, np.where(beside == NOWHERE, n, beside), np.arange(n)), n)
-    for _ in range(n.bit_length()):
-        to = to[to]
+    rounds = n.bit_length()
+    while rounds and not np.array_equal(further := to[to], to):  # in a circle they never are
+        to, rounds = further, rounds - 1
     to = to[:n]
     return np.where((to == n) | np.append(gone, False)[to], NOWHERE, to)
 

@@ -18,6 +18,7 @@ from graphlink.tables import (
     begins,
     codes,
     counted_from,
+    heads,
     in_order,
     marked,
     nowhere,
@@ -91,9 +92,7 @@ def _in_order(number: I64, launched: I64, stream: I64, source: I64, target: I64)
     told, row = number != NOWHERE, np.arange(len(number))
     home = np.where(launched == NOWHERE, stream, launched)
     linked = _chained(source, target, stream)
-    head = np.where(linked == NOWHERE, row, linked)
-    while (head[head] != head).any():
-        head = head[head]
+    head = heads(np.where(linked == NOWHERE, row, linked))
     block = np.where(told, codes(number, home), -1 - row)
     on_it = np.flatnonzero(told & (home == stream))
     first = marked(len(row), on_it[np.unique(block[on_it], return_index=True)[1]])  # goes on with its stream

@@ -19,8 +19,20 @@ import numpy as np
 from graphlink.choices import FOLDED
 from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
-from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import begins, in_order, least, marked, numbered_values, places, spread, sums, take
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.tables import (
+    begins,
+    in_order,
+    least,
+    marked,
+    numbered_values,
+    places,
+    skipped,
+    spread,
+    sums,
+    take,
+    values_at,
+)
 
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into "
@@ -119,6 +131,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     def summed(column: I64) -> I64:
         return sums(n, into, column)[order]
 
+    kept = skipped(graph.caller, new == NOWHERE)
     end_ns = graph.end_ns.copy()
     np.maximum.at(end_ns, into, graph.start_ns + np.where(into == np.arange(n), 0, graph.duration_ns))
     used, name = numbered_values(graph.name[order])
@@ -140,7 +153,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         tid=graph.tid[order],
         device=graph.device[order],
         stream=graph.stream[order],
-        caller=_callers(graph.caller, new)[order],
+        caller=values_at(new, values_at(kept, graph.caller)).astype(np.int32)[order],
         first=np.searchsorted(joined.target, np.arange(len(order) + 1)).astype(np.int64),
         source=joined.source.astype(np.int32),
         edge_kind=joined.kind,
@@ -152,15 +165,3 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
             linked=graph.linked,
         ),
     )
-
-
-def _callers(caller: I32, new: I64) -> I32:
-    """Find the new numbers of the nearest kept callers. Each round halves the way up, so O(n log depth)."""
-    up = np.append(caller, NOWHERE)  # NOWHERE points at the last entry, which stays NOWHERE
-    kept = np.append(new != NOWHERE, True)
-    while True:
-        skipped = ~kept[up]
-        if not skipped.any():
-            break
-        up = np.where(skipped, up[up], up)
-    return np.asarray(np.append(new, NOWHERE)[up[:-1]].astype(np.int32))

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.graph_model import IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.tables import counted_from, marked, spread, tuples
+from graphlink.tables import counted_from, heads, marked, spread, tuples
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
@@ -123,16 +123,6 @@ def blocks(first: I64) -> Iterator[OrderedNodes]:
         yield OrderedNodes(
             slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0]
         )
-
-
-def heads(before: I32) -> I32:
-    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head. O(n log
-    n).
-    """
-    head = before
-    while not np.array_equal(further := head[head], head):  # twice as far each time
-        head = further
-    return head
 
 
 class Chains:

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from graphlink.graph.order import BLOCK, blocks, heads
+from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
-from graphlink.tables import begins, concat, how_many, marked, places, spread
+from graphlink.tables import begins, concat, heads, how_many, marked, places, spread
 
 PAGEABLE = re.compile("Pageable")
 _DEEPEST = 256  # of callers

@@ -20,6 +20,7 @@ from graphlink.tables import (
     begins,
     codes,
     concat,
+    equal_runs,
     in_order,
     last_before,
     least,
@@ -272,7 +273,7 @@ def last_of(
     order = np.argsort(lane, kind="stable")
     ops, lane = launched[order], lane[order]
     latest = np.arange(len(ops))  # up to each op of its lane
-    for mine in np.split(latest, np.flatnonzero(np.diff(lane)) + 1):
+    for mine in equal_runs(latest, lane):
         end_ns = device.end_ns[ops[mine]]
         mine[:] = np.maximum.accumulate(np.where(end_ns == np.maximum.accumulate(end_ns), mine, 0))
     asked = np.argsort(wanted, kind="stable")

@@ -45,7 +45,16 @@ from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import NAMES, shape_elements
 from graphlink.records import NOTE
-from graphlink.tables import grouped, marked, pointing_at, spread, sums, tuples
+from graphlink.tables import (
+    grouped,
+    marked,
+    numbered_texts,
+    numbered_values,
+    pointing_at,
+    spread,
+    sums,
+    tuples,
+)
 
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 GROUP_RANGE: Final = "graphlink::group "  # graphlink.capture records it around sends and receives of gloo
@@ -359,14 +368,12 @@ def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
     first.
     """
     device = trace.device
-    found: dict[str, tuple[int, int]] = {}
-    codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
-    spent_ns = sums(len(codes), which, device.end_ns[rows] - device.start_ns[rows])
-    for code, n, ns in tuples(codes, ops, spent_ns):
-        path = kernel_path(trace.strings[code])
-        before = found.get(path, (0, 0))
-        found[path] = before[0] + n, before[1] + ns
-    return dict(sorted(found.items(), key=lambda one: -one[1][1]))
+    names, which = numbered_values(device.name[rows])
+    path, paths = numbered_texts(kernel_path(trace.strings[name]) for name in names.tolist())
+    of = path[which]
+    spent_ns = sums(len(paths), of, device.end_ns[rows] - device.start_ns[rows])
+    found = zip(paths, tuples(np.bincount(of, minlength=len(paths)), spent_ns), strict=True)
+    return dict(sorted(found, key=lambda one: -one[1][1]))
 
 
 def _launching_ops(linked: Linked) -> I32:

@@ -17,7 +17,7 @@ from graphlink.linking.provenance import HostNames, asynchronous_form, common_na
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Trace
 from graphlink.patterns import fits
 from graphlink.records import counted
-from graphlink.tables import grouped, how_many, in_order, lookup, marked, nowhere, spread
+from graphlink.tables import equal_runs, grouped, how_many, in_order, lookup, marked, nowhere, spread
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
@@ -234,10 +234,8 @@ def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
     """Group the kept rows by thread, the thread that has most of them first."""
     kept = np.flatnonzero(keep)
     rows = in_order(kept, tid, order)
-    if not len(rows):
-        return []
-    cuts = np.flatnonzero(np.diff(tid[rows])) + 1
-    threads = [_Sequence(int(tid[part[0]]), part, codes[part].astype(np.int32)) for part in np.split(rows, cuts)]
+    parts = equal_runs(rows, tid[rows])
+    threads = [_Sequence(int(tid[part[0]]), part, codes[part].astype(np.int32)) for part in parts]
     return sorted(threads, key=lambda t: -len(t.rows))
 
 

@@ -73,7 +73,7 @@ from graphlink.read.nsys.syncs import (
     with_records,
     with_untold,
 )
-from graphlink.tables import codes, comm_table, grouped, how_many, numbered_rows, spread, take, take_as
+from graphlink.tables import codes, comm_table, grouped, how_many, largest, numbered_rows, spread, take, take_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ def number_streams(process: I64, device: I64, context: I64, stream: I64) -> tupl
     places, at = numbered_rows(process, device)
     streams, of_context = numbered_rows(context, stream)
     used, which = numbered_rows(at, of_context)  # by process, device, context, stream
-    free = [0] * len(places)
-    for place, k in used.tolist():
-        free[place] = max(free[place], int(streams[k, 1]) + 1)
+    free = largest(len(places), used[:, 0], streams[used[:, 1], 1] + 1).tolist()
     said: list[str] = []
     numbers: list[int] = []
     taken: set[tuple[int, int]] = set()
