@@ -22,7 +22,9 @@ from graphlink.tables import (
     begins,
     codes,
     counted_from,
+    how_many,
     in_order,
+    largest,
     last_before,
     lookup,
     marked,
@@ -51,6 +53,7 @@ _SAID: Final = {
         " without a correlation id that a call has: of the one synchronisation call that lasted around it",
     ),
 }
+AT_END_NS: Final = 1_000  # what recorders are off by at the end of a mark
 _KIND: Final = np.full(len(Role), NOWHERE, np.int64)  # of sync rows of calls of each role
 _KIND[[Role.STREAM_WAIT, Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.EVENT_QUERY]] = [
     SyncKind.STREAM_WAIT,
@@ -96,9 +99,9 @@ def tidy(trace: Trace) -> Trace:
 
 def _one_after_the_other(trace: Trace) -> tuple[Trace, int, list[str]]:
     """End each mark of a step where the next of its kind begins that ends later: steps of a thread follow each other,
-    but for a mark that lies wholly inside another.
+    but for a mark that lies wholly inside another. And where a call begins that outlasts it, at its very end.
     """
-    host, rows = trace.host, np.flatnonzero(step_marks(trace))
+    host, calls, rows = trace.host, trace.calls, np.flatnonzero(step_marks(trace))
     names = [re.sub(r"\d+", "", trace.strings[code]) for code in host.name[rows].tolist()]
     lane = codes(numbered_texts(names)[0], host.tid[rows])
     order = np.lexsort((-host.end_ns[rows], host.start_ns[rows], lane))
@@ -108,16 +111,17 @@ def _one_after_the_other(trace: Trace) -> tuple[Trace, int, list[str]]:
     for k, until in tuples(first[:-1], first[1:]):
         inside[k + 1 : until] = ends[k + 1 : until] <= np.maximum.accumulate(ends[k : until - 1])
     mark, later = successive(rows[~inside], spread(len(host.tid), rows, lane))
-    over_ns = host.end_ns[mark] - host.start_ns[later]
-    mark, later, over_ns = mark[over_ns > 0], later[over_ns > 0], over_ns[over_ns > 0]
-    if not len(mark):
-        return trace, 0, []
+    call = last_before((calls.tid,), calls.start_ns, (host.tid[rows],), ends)
+    early_ns = ends - values_at(calls.start_ns, call, 0)
+    outlasts = (values_at(calls.end_ns, call, 0) > ends) & (early_ns > rounding_ns(trace)) & (early_ns <= AT_END_NS)
+    over_ns = largest(len(host.tid), mark, host.end_ns[mark] - host.start_ns[later], 0)
+    over_ns[rows[outlasts]] = np.maximum(over_ns[rows], early_ns)[outlasts]
+    count = how_many(over_ns > 0)
     said = (
-        f"{counted(len(mark), 'mark')} of steps running into the next one, by up to {over_ns.max() / 1e3:,.3f} us: "
-        "cut where that begins"
+        f"{counted(count, 'mark')} of steps running into the next one, or a call behind it, by up to "
+        f"{over_ns.max(initial=0) / 1e3:,.3f} us: cut where that begins"
     )
-    end_ns = host.end_ns - spread(len(host.tid), mark, over_ns, 0)
-    return replace(trace, host=replace(host, end_ns=end_ns)), len(mark), [said]
+    return replace(trace, host=replace(host, end_ns=host.end_ns - over_ns)), count, [said] * (count > 0)
 
 
 def _twice(table: Any, names: tuple[str, ...], trace: Trace, least_ns: int | None = None) -> Bool:
