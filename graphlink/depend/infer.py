@@ -266,8 +266,9 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
     when they are done.
 
     However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to
-    1.3 ms). One that began less than ``UNSURE_NS`` before the return may have begun after it (in real traces they do 7
-    us and more before), and where a call of that name returned long before its copy ended, such calls do not wait.
+    1.3 ms). One that began less than ``UNSURE_NS`` before the return of a call that took no longer than calls do may
+    have begun after it (in real traces they do 7 us and more before), and where a call of that name returned long
+    before its copy ended, such calls do not wait.
     """
     trace = linked.trace
     pageable = containing(trace.strings, "DtoH") & containing(trace.strings, "Pageable")
@@ -276,7 +277,7 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
     end_ns = trace.device.end_ns[row]
     returned_ns = trace.calls.end_ns[call]
     held = (cuda.role[call] == Role.COPY_ASYNC) & (end_ns <= returned_ns + slack_ns)
-    held &= returned_ns - trace.device.start_ns[row] > UNSURE_NS
+    held &= returned_ns - np.minimum(trace.device.start_ns[row], trace.calls.start_ns[call] + LATENCY_NS) > UNSURE_NS
     name = trace.calls.name[call]
     held &= ~np.isin(name, name[end_ns > returned_ns + LATENCY_NS])
     return list(tuples(row[held], call[held]))
