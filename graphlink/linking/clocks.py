@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from graphlink.choices import LATENCY_NS
 from graphlink.linking.call_roles import call_order
@@ -38,7 +39,7 @@ from graphlink.linking.clock_evidence import (
     waits_of,
 )
 from graphlink.linking.launch import joined, node_pairs, rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, DeviceKind, SyncKind, Trace
+from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, DeviceClock, DeviceClocks, DeviceKind, SyncKind, Trace
 from graphlink.records import counted
 from graphlink.spans import Neighbours
 from graphlink.tables import (
@@ -60,6 +61,7 @@ from graphlink.tables import (
     values_at,
 )
 
+PAUSE_NS: Final = 10_000  # of a device, in which no op is left that was launched before
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
 
@@ -157,34 +159,38 @@ def _far_off(trace: Trace, call: I32, waits: Evidence) -> tuple[I64, I64]:
     """
     device = trace.device
     allowed: dict[int, tuple[int, int]] = {}
+    stepped = set[int]()
     exact = np.flatnonzero(waits.exact & ((waits.begun_ns - waits.ahead_ns > LATENCY_NS) | (waits.ahead_ns > NOISE_NS)))
     launched_ns = np.where(call == NOWHERE, device.start_ns, values_at(trace.calls.start_ns, call, 0))
+    returned_ns = np.where(call == NOWHERE, _EVER, device.start_ns - values_at(trace.calls.end_ns, call, 0))
     before = preceding(launched_ns, device.device, device.stream)
     alone_ns = np.where(before == NOWHERE, _EVER, device.start_ns - device.end_ns[before])
     off_ns: dict[int, int | None] = {}
     shown: list[tuple[I64, I64, I64]] = []
     out, clock = np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
-    idle = np.zeros(len(call), np.bool_)
+    paused_ns = np.zeros(len(call), np.int64)
     lag_ns = np.where(call == NOWHERE, _EVER, device.start_ns - launched_ns)
     for number in np.unique(device.device).tolist():
         row = _in_order(trace, (number,))
         begun_ns = device.start_ns - device.start_ns[row[0]]
-        idle[row] = (
-            np.append(_EVER, device.start_ns[row][1:] - np.maximum.accumulate(device.end_ns[row])[:-1]) >= NEAR_NS
-        )
+        paused_ns[row] = np.append(_EVER, device.start_ns[row][1:] - np.maximum.accumulate(device.end_ns[row])[:-1])
         row_of = row[call[row] != NOWHERE]
         over = exact[device.device[waits.op[exact]] == number]
         at_ns, ahead_ns = begun_ns[waits.op[over]], waits.ahead_ns[over]
         rate = slope(begun_ns[row_of], lag_ns[row_of], alone_ns[row_of] >= NEAR_NS, at_ns, ahead_ns)
         out[row] = np.round(rate * begun_ns[row] / trace.resolution_ns).astype(np.int64) * trace.resolution_ns
-        least_ns = largest(len(call), waits.op[over], ahead_ns, _NEVER)
+        least_ns = largest(len(call), waits.op[over], ahead_ns, _NEVER) - out
         row = in_order(row, launched_ns)
-        clock[row] = clock.max() + 1 + _steps(least_ns[row] - out[row], lag_ns[row] - out[row], alone_ns[row])
+        by, together_ns = together(returned_ns[row] - out[row], paused_ns[row] >= PAUSE_NS)
+        np.maximum.at(least_ns, row[by], together_ns)
+        clock[row] = clock.max() + 1 + _steps(least_ns[row], lag_ns[row] - out[row], alone_ns[row])
+        stepped |= set(clock[row].tolist()) if np.ptp(clock[row]) else set()
     for number in np.unique(clock).tolist():
         row = np.flatnonzero((clock == number) & (call != NOWHERE))
         over = exact[clock[waits.op[exact]] == number]
         late_ns, ahead_ns = lag_ns[row] - out[row], waits.ahead_ns[over] - out[waits.op[over]]
-        shown.append((late_ns, late_ns[idle[row]], ahead_ns))
+        idle = paused_ns[row] >= (PAUSE_NS if number in stepped else NEAR_NS)
+        shown.append((late_ns, late_ns[idle], ahead_ns))
         off_ns[number] = roughly_ns(*shown[-1])
         allowed[number] = int(ahead_ns.max(initial=_NEVER)) - NOISE_NS, int(late_ns.min(initial=_EVER)) + NOISE_NS
     told = [ns for ns in off_ns.values() if ns is not None]
@@ -198,18 +204,32 @@ def _far_off(trace: Trace, call: I32, waits: Evidence) -> tuple[I64, I64]:
     return out, clock
 
 
+def together(lag_ns: I64, idle: Bool) -> tuple[I64, I64]:
+    """Return (last row, least lag) of each ``FEWEST`` launches on the idle device that began together, none between
+    them sooner. Rows in order of launch."""
+    at = np.flatnonzero(idle & (lag_ns < _EVER // 2))
+    if len(at) < FEWEST:
+        return EMPTY, EMPTY
+    soonest_ns = sliding_window_view(np.minimum.reduceat(lag_ns, at), FEWEST).min(axis=1)
+    shown = sliding_window_view(lag_ns[at], FEWEST).max(axis=1) - soonest_ns <= STEPS_NS
+    return at[FEWEST - 1 :][shown], soonest_ns[shown]
+
+
 def _steps(least_ns: I64, most_ns: I64, alone_ns: I64) -> I64:
     """Number the clocks of a device's rows, in order of launch: another begins where waits and launches contradict
-    those before by more than ``NEAR_NS``, at the row that begins latest, or earliest, after the one before it on its
-    stream.
+    those before by more than ``NEAR_NS``, behind all that contradict it, at the row that begins latest, or earliest,
+    after the one before it on its stream.
 
     All of a device have one where a clock would be that of less than ``FEWEST`` rows: those are damaged.
     """
     out = np.zeros(len(least_ns), np.int64)
     least_ns = np.where(least_ns > most_ns, _NEVER, least_ns - NEAR_NS)
     for low, _, last, end in [*_agreeing(least_ns, most_ns, 0, len(out))][:-1]:
+        against = (most_ns[last:end] < least_ns[end]) | (least_ns[last:end] > most_ns[end])
+        last += int(np.flatnonzero(against)[-1])
         late_ns = alone_ns[last + 1 : end + 1]
-        out[last + 1 + int((-late_ns if most_ns[end] < low else late_ns).argmax()) :] += 1
+        late_ns = np.where(late_ns == _EVER, -_EVER, -late_ns if most_ns[end] < low else late_ns)
+        out[last + 1 + int(late_ns.argmax()) :] += 1
     return out if np.bincount(out).min() >= FEWEST else np.zeros_like(out)
 
 

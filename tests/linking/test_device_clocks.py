@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.linking.clock_evidence import CHANGE_US, cheapest, slope
-from graphlink.linking.clocks import on_host_clock
+from graphlink.linking.clocks import on_host_clock, together
 from graphlink.linking.launch import joined, link
 from graphlink.linking.match import match_hosts
 from graphlink.model import NOWHERE, DeviceClock, DeviceKind, GraphDeps, SyncKind, Trace
@@ -112,6 +112,38 @@ def test_a_large_step_is_found_by_waits_and_launches_that_contradict_those_befor
     assert np.ptp(offsets[:30]) == 0
     assert np.ptp(offsets[30:]) == 0
     assert offsets[30] - offsets[29] == pytest.approx(step, abs=1)
+
+
+@pytest.mark.parametrize("step", [-2_000, -200, 200, 2_000])
+def test_a_large_step_is_found_by_launches_alone(step: float) -> None:
+    """Five together are on another clock; that a stream has its first op, here late before the step, says nothing."""
+    (calls, ops), (more, late) = launches(20), launches(20, step, first=21, since=5_000)
+    ops[-1] = Device("waited", ops[-1].start + 230, ops[-1].start + 235, 20, stream=9)
+    trace = on_host_clock(build_trace(calls=[*calls, *more], device=[*ops, *late]))
+    assert trace.clocks is not None
+    offsets = dict(zip(trace.device.correlation.tolist(), trace.clocks.offset_ns.tolist(), strict=True))
+    assert [offsets[k + 1] for k in range(40)] == pytest.approx([0] * 20 + [1000 * step] * 20, abs=500)
+
+
+@pytest.mark.parametrize(
+    ("lag_ns", "busy", "last"),
+    [
+        ([300, 290, 310, 300, 300], [], [4]),
+        ([300, 290, 310, 300], [], []),
+        ([300, 290, 310, 300, 300], [2], []),
+        ([300, 290, 310, 900, 300, 300], [3], [5]),
+        ([300, 290, 310, 7, 300, 300], [3], []),  # a device that was cold
+        ([300, 290, 330, 300, 300], [], []),
+    ],
+)
+def test_launches_are_together_where_none_is_sooner_and_the_device_had_paused(
+    lag_ns: list[int], busy: list[int], last: list[int]
+) -> None:
+    """A queue that is as long for each, and a device that is slow to begin after a pause, are no step of a clock."""
+    idle = ~np.isin(np.arange(len(lag_ns)), busy)
+    rows, least_ns = together(1_000 * np.array(lag_ns), idle)
+    assert rows.tolist() == last
+    assert least_ns.tolist() == [290_000] * len(last)
 
 
 def test_an_op_that_cannot_be_is_no_step() -> None:
