@@ -57,10 +57,11 @@ def _name_without_overload(host: Parts, strings: Strings) -> None:
 
 def _put_on_their_threads(calls: Parts, host: Parts) -> int:
     """Put calls on the thread whose op made them, in place, and return how many: CUPTI knows a thread by a handle that
-    a later thread may get, and Kineto then writes the number of the earlier one (PyTorch 2.11).
+    a later thread may get, and Kineto then writes the number of the earlier one (PyTorch 2.11), or the handle itself.
 
-    Such a call begins after the last row of its thread, inside the op that its ``External id`` names. The other calls
-    of that thread after its end go with the nearest of these in time. O(n log n).
+    Such a call begins after the last row of its thread, inside the op that its ``External id`` names; of a thread
+    without rows all that name one do. The other calls of that thread after its end go with the nearest of these in
+    time. O(n log n).
     """
     op = lookup(host.column("external"), calls.column("external"))
     if not calls.count or not host.count:
@@ -69,9 +70,11 @@ def _put_on_their_threads(calls: Parts, host: Parts) -> int:
     threads, place = np.unique(op_tid, return_inverse=True)
     last_ns = largest(len(threads), place, op_end_ns, MISSING)
     at = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
-    late = (threads[at] == tid) & (start_ns > last_ns[at])
+    unknown = threads[at] != tid
+    late = unknown | (start_ns > last_ns[at])
     inside = (op != NOWHERE) & (host.seen("start_ns")[op] <= start_ns) & (calls.seen("end_ns") <= op_end_ns[op])
-    known, rows = np.flatnonzero(late & inside), np.flatnonzero(late)
+    by_chance = np.isin(tid, tid[unknown & ~inside & (op != NOWHERE)])
+    known, rows = np.flatnonzero(late & inside & ~by_chance), np.flatnonzero(late)
     by = near((tid[known],), start_ns[known], (tid[rows],), start_ns[rows], MOST)
     rows, by = rows[by != NOWHERE], by[by != NOWHERE]
     tid[rows] = op_tid[op[known[by]]]
@@ -449,7 +452,9 @@ def put_right(parts: dict[str, Parts], strings: Strings, left_out: Counter[str])
         warnings.append(f"rows without a time ({untimed}) are left out: what they did is in no graph")
     _name_without_overload(parts[HOST], strings)
     if moved := _put_on_their_threads(parts[CALL], parts[HOST]):
-        warnings.append(f"calls ({moved}) have the number of an ended thread: they count for the op around them")
+        warnings.append(
+            f"calls ({moved}) have the number of an ended thread, or of none: they count for the op around them"
+        )
     put_inside_ops(parts[CALL], parts[HOST])
     if events := parts[DEVICE].keep(parts[DEVICE].seen("kind") != EVENT_NODE):
         left_out["graph_event_node"] = events

@@ -98,7 +98,22 @@ def test_calls_of_a_thread_that_got_the_handle_of_another_are_its_own(read):
     )
     order = np.argsort(trace.calls.correlation)
     assert trace.calls.tid[order].tolist() == [1, 2, 2, 3, 9]
-    assert trace.warnings == ("calls (2) have the number of an ended thread: they count for the op around them",)
+    assert trace.warnings == (
+        "calls (2) have the number of an ended thread, or of none: they count for the op around them",
+    )
+
+
+@pytest.mark.parametrize(("named", "tids"), [(4, [1, 1, 1]), (6, [77, 77, 77])])
+def test_calls_with_a_handle_that_no_op_has_are_those_of_the_ops_they_name(read, named: int, tids: list[int]):
+    """All that name an op lie in it: a number that is an op's by chance (External ids of 2023) does not."""
+    trace = read(
+        row("cpu_op", "aten::sum", 10, 10, tid=1, **{"External id": 4}),
+        row("cpu_op", "aten::sum", 40, 10, tid=2, **{"External id": 6}),
+        row("cuda_runtime", "cudaLaunchKernel", 12, 2, tid=77, correlation=1, **{"External id": 4}),
+        row("cuda_runtime", "cudaLaunchKernel", 15, 2, tid=77, correlation=2, **{"External id": named}),
+        row("cuda_runtime", "cudaDeviceSynchronize", 25, 9, tid=77, correlation=3),
+    )
+    assert trace.calls.tid[np.argsort(trace.calls.correlation)].tolist() == tids
 
 
 def test_rows_without_a_time_are_left_out(read):
