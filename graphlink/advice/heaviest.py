@@ -21,7 +21,7 @@ from graphlink.records import counted, in_function, ms, shortened
 from graphlink.replay.loader import loaders_of
 from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.times import launches
-from graphlink.replay.workload import Work, Workload, names_found
+from graphlink.replay.workload import Work, names_found
 from graphlink.tables import how_many, sums
 
 _SORTS: Final = {"host": Work.HOST, "compute": Work.KERNEL}
@@ -109,7 +109,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
                 kind="heaviest_work",
                 what=f"{shortened(name)} "
                 + ("is the work that delays the run most" if tops else "is the kernel that takes the GPUs longest"),
-                evidence=f"{ms(run.selection.own_ns(mine))} ms in {counted(_count(run.work, mine), unit)}"
+                evidence=f"{ms(run.selection.own_ns(mine))} ms in {counted(how_many(mine & ~run.work.is_part), unit)}"
                 + ", on the CPU: it launches nothing" * on_cpu
                 + ", outside of the ops in it" * (in_range or in_engine)
                 + f", {ms(odd_ns)} ms of it more than in the quicker steps" * odd
@@ -143,15 +143,11 @@ def _longest_kernel(run: Outputs) -> list[str]:
     return [names[which] for which in order if ns[which] and not LAYOUT.search(names[which])][:1]
 
 
-def _count(work: Workload, nodes: Bool) -> int:
-    return how_many(nodes & ~work.is_part)
-
-
 def _by_what_it_does(
     run: Outputs, nodes: Bool, name: str, share: str, whose: Operation | None
 ) -> tuple[tuple[bool, str], ...]:
     """Return what makes an op or kernel take less time, each with whether it does, by what the op or kernel does."""
-    per_call = int(launches(run.work)[nodes].sum()) / max(_count(run.work, nodes), 1)
+    per_call = int(launches(run.work)[nodes].sum()) / max(how_many(nodes & ~run.work.is_part), 1)
     uses = {kernel.tensor_cores for _, kernel in run.kernels if kernel.whole_name == name}
     path = whose.path if whose else []
     return (

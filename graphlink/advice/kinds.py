@@ -41,12 +41,12 @@ from graphlink.advice.stages import stages
 from graphlink.advice.uneven import OUTSIDE, aside, compilations, pauses, stragglers, uneven
 from graphlink.choices import LATENCY_NS
 from graphlink.patterns import LAYOUT, UserPattern, escaped
-from graphlink.records import counted, ms, percent, shares_words, short_path, time
+from graphlink.records import counted, ms, shares_words, short_path, time
 from graphlink.replay.changes import Changes, Selector, TimeChange
 from graphlink.replay.times import launches
 from graphlink.replay.workload import Work, names_found
 from graphlink.spans import overlap_ns, union
-from graphlink.tables import codes, sums
+from graphlink.tables import codes, grouped, sums
 
 _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and what to do; the first that a name fits
     ("-> Pageable", "to pageable memory", TO_HOST),
@@ -78,9 +78,6 @@ _OF_COPIES: Final = (  # what names of copies say of their memory, in words, and
 _SETS: Final = re.compile(r"(?i)memset|fill_?buffer")
 _CONTIGUOUS: Final = r"(?:^|/)aten::contiguous(?:/|$)"
 _MOST: Final = 0.9  # of the time of such kernels, in copies; of that of copies, in kinds that are worth a change
-_LEAST_RATE: Final = 0.1  # GB/s
-MOST_KERNELS: Final = 12  # names in a pattern
-HALVED: Final[tuple[Kind, ...]] = ("heaviest_work", "tensor_cores", "small_kernels")  # gains of half of the time
 _POINTWISE: Final = re.compile(
     r"^(?!.*Fused)(?:.*(?:elementwise|multi_tensor_apply|triton_poi|FillFunctor|CUDAFunctor))"
 )
@@ -150,26 +147,19 @@ def _copies(run: Outputs) -> Iterator[Candidate]:
 
 
 def _rates(run: Outputs) -> str:
-    """Return how quick copies of each sort of ``_OF_COPIES`` are whose bytes are recorded, but where the latency is all
-    that shows."""
-    moved, ns = Counter[str](), Counter[str]()
-    for _, one in run.kernels:
-        if one.bytes is not UNSET and not _SETS.search(one.whole_name):
-            sort = next(words for pattern, words, _ in _OF_COPIES if re.search(pattern, one.whole_name))
-            moved[sort] += one.bytes
-            ns[sort] += one.ns
-    rates = {sort: size / ns[sort] for sort, size in moved.most_common() if ns[sort]}
-    return "".join(f"; {rate:,.1f} GB/s {sort}" for sort, rate in rates.items() if rate > _LEAST_RATE)
+    """Return how quick copies of each sort of ``_OF_COPIES`` are whose bytes are recorded; of less than 0.1 GB/s
+    nothing, as the latency is all that shows there."""
+    copied = [one for _, one in run.kernels if one.bytes is not UNSET and not _SETS.search(one.whole_name)]
+    sorts = grouped((next(k[1] for k in _OF_COPIES if re.search(k[0], one.whole_name)), one) for one in copied)
+    rates = {sort: sum(one.bytes or 0 for one in some) / sum(one.ns for one in some) for sort, some in sorts.items()}
+    return "".join(f"; {rate:,.1f} GB/s {sort}" for sort, rate in rates.items() if rate >= 0.1)
 
 
 def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
-    without = Counter[str]()
-    other: set[str] = set()
-    type_ns = unused_ns = 0
-    for file in run.operations.values():
-        of = file.tensor_cores
-        type_ns += of.other_type_ns
-        unused_ns += of.eligible_ns - of.eligible_used_ns - of.eligible_unknown_ns
+    without, other = Counter[str](), set[str]()
+    cores = [file.tensor_cores for file in run.operations.values()]
+    type_ns = sum(of.other_type_ns for of in cores)
+    unused_ns = sum(of.eligible_ns - of.eligible_used_ns - of.eligible_unknown_ns for of in cores)
     for operation, kernel in run.kernels:
         could = operation.tensor_cores.eligible_ns > 0 or operation.tensor_cores.without_op_ns > 0
         if could and kernel.tensor_cores == "not_used" and MATRIX.search(kernel.whole_name):
@@ -179,11 +169,10 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
     ns = without.total()
     if not ns:
         return
-    named = [name for name, _ in without.most_common(MOST_KERNELS) if name not in other]
-    pattern = _telling(named, other)
+    named = [escaped(name) for name, _ in without.most_common() if name not in other]
+    pattern = f"^(?:{'|'.join(named)})$"
     types = f"; at least {ms(type_ns)} ms of them have inputs that tensor cores do not take (float32 without TF32)"
-    rest = f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but by their names do other work "
-    rest += "(layouts, sums)"
+    rest = f"; another {ms(unused_ns - ns)} ms of their kernels use none either, but do other work (layouts, sums)"
     nodes = names_found(run.work, re.compile(pattern)) & (run.work.work == Work.KERNEL) & bool(named)
     yield Candidate(
         Advice(
@@ -192,7 +181,7 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
             evidence=f"of matrix products and convolutions, kernels that multiply without tensor cores take {ms(ns)} "
             f"ms{where_called(whose_work(run, nodes))}{rest * (unused_ns > ns)}{types * bool(type_ns)}",
             todo=f"{run.tools.types}; sizes that are multiples of 8",
-            supposed=f"if the {counted(len(named), 'kernel')} with most time took half of it",
+            supposed=f"if those of {counted(len(named), 'name')} took half of their time",
             why_not="" if named else "other ops run the same kernels",
         ),
         scaled((Work.KERNEL, pattern, 0.5)) if named else None,
@@ -201,10 +190,11 @@ def _tensor_cores(run: Outputs) -> Iterator[Candidate]:
 
 def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
     """Return kernels that other layouts or fused ops would spare, by name."""
-    kinds: tuple[tuple[Kind, re.Pattern[str], str, str, str, str], ...] = (
+    kinds: tuple[tuple[Kind, re.Pattern[str], float, str, str, str, str], ...] = (
         (
             "layout_conversions",
             LAYOUT,
+            0,
             "conversions between layouts (NCHW, NHWC) around convolutions",
             "cuDNN multiplies in NHWC",
             "model and inputs to(memory_format=torch.channels_last), with the convolutions in half precision or TF32",
@@ -213,36 +203,24 @@ def _kernels_beside(run: Outputs) -> Iterator[Candidate]:
         (
             "small_kernels",
             _POINTWISE,
+            0.5,
             "elementwise ops that run as kernels of their own",
-            f"each reads and writes all of its data; {percent(_in_rows(run), 1)} of that time in kernels right behind "
-            "another one of them",
+            "each reads and writes all of its data",
             "torch.compile or fused layers (bias, activation, normalisation, optimizer) join them",
-            "if these kernels took half of their time, as two that are joined read and write once; those of different "
-            "tensors, or beside a library's kernels alone, keep theirs: a real change may save less; launches are kept",
+            "if these kernels took half of their time, as two that are joined read and write once; at most, as those "
+            "of different tensors, or alone beside a library's kernels, keep theirs; launches are kept",
         ),
     )
-    for kind, pattern, what, why, todo, supposed in kinds:
+    for kind, pattern, scale, what, why, todo, supposed in kinds:
         nodes = names_found(run.work, pattern) & (run.work.work == Work.KERNEL)
         if ns := run.selection.own_ns(nodes):
             names = counted(len(np.unique(run.work.names()[0][nodes])), "name")
             evidence = f"{ms(ns)} ms in kernels of {names}, {why}{where_called(whose_work(run, nodes))}"
             yield Candidate(
                 Advice(kind=kind, what=what, evidence=evidence, todo=todo, supposed=supposed),
-                scaled((Work.KERNEL, pattern.pattern, 0.5 if kind in HALVED else 0)),
+                scaled((Work.KERNEL, pattern.pattern, scale)),
                 "pointwise" if kind == "small_kernels" else "",
             )
-
-
-def _in_rows(run: Outputs) -> float:
-    """Return the share of elementwise kernels' time that is of those right behind another one on their stream."""
-    work, rows = run.work, np.flatnonzero(run.work.column("device") >= 0)
-    stream = codes(work.member[rows], work.column("device")[rows], work.column("stream")[rows])
-    order = np.lexsort((work.column("start_ns")[rows], stream))
-    rows, stream = rows[order], stream[order]
-    single = (names_found(work, _POINTWISE) & (work.work == Work.KERNEL))[rows]
-    behind = np.append(single[1:] & single[:-1] & (stream[1:] == stream[:-1]), False)
-    cost_ns = work.cost_ns[np.roll(rows, -1)]
-    return float(cost_ns[behind].sum() / max(int(work.cost_ns[rows[single]].sum()), 1))
 
 
 def _contiguous(run: Outputs) -> Iterator[Candidate]:
@@ -379,17 +357,3 @@ _KINDS: Final[tuple[Callable[[Outputs], Iterable[Candidate]], ...]] = (
     once,
     heaviest,  # the last: of equal gains the first stands first, and others say more
 )
-
-
-def _telling(names: list[str], other: set[str]) -> str:
-    """Return a pattern that finds the names and none of the others: of each the shortest beginning that no
-    other has.
-    """
-    parts = []
-    for name in names:
-        size = next(
-            (n for n in range(min(24, len(name)), len(name)) if not any(one.startswith(name[:n]) for one in other)),
-            len(name),
-        )
-        parts.append(escaped(name[:size]) + ("$" if size == len(name) else ""))
-    return f"^(?:{'|'.join(dict.fromkeys(parts))})"

@@ -116,8 +116,8 @@ class Outputs:
         """Return the copies that come once: before the first kernel of their rank, and in no marked step."""
         begin_ns, kernels = self.work.column("start_ns"), self.work.work == Work.KERNEL
         first_ns = least(len(self.ranks), self.work.member[kernels], begin_ns[kernels])[self.work.member]
-        before = (begin_ns < first_ns) & (self.selection.step == 0) & kernels.any()
-        return np.asarray(before & (self.work.work == Work.COPY))
+        before = (begin_ns < first_ns) & (self.selection.step == 0) & (self.work.work == Work.COPY)
+        return np.asarray(before & kernels.any())
 
     @property
     def turns(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from graphlink.advice.kinds import HALVED
 from graphlink.advice.records import LEAST_PCT, Advice
 from graphlink.advice.table import advice_rows, of_steps, saves_most
 from graphlink.page.found import Found
@@ -70,10 +69,9 @@ def _bars(told: list[Advice], replayed_ns: int) -> Bars:
 
 
 def _note(one: Advice, replayed_ns: int) -> str:
-    half = " (half of its time)" * (one.kind in HALVED)
     doubt = ", uncertain" * uncertain(one.band, replayed_ns)
     step = "" if one.gain_step_pct is None else f", a step {max(one.gain_step_pct, 0.0):.1f} %"
-    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{step}{half}{doubt}"
+    return f"{time(one.gain_ns or 0)}, {one.gain_pct:.1f} %{step}{doubt}"
 
 
 def _proposal(k: int, one: Advice, path_ns: int) -> Proposal:

@@ -1162,21 +1162,6 @@ def test_products_without_tensor_cores_are_one_advice_though_their_op_is_not_rec
     assert [one.kind for one in named] == ["tensor_cores"] and "take 2.340 ms" in named[0].evidence, named
 
 
-def test_of_elementwise_kernels_it_is_said_how_many_are_beside_others(tmp_path: Path) -> None:
-    """Of four of 10 us, one is right behind another one; one on another stream and one behind a product are not."""
-    one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
-    lanes = [(ADD, 7), (ADD, 7), (ADD, 8), (GEMM, 7), (ADD, 7)]
-    nodes = [
-        N(0, name="7"),
-        *(N(k, GPU, 10, name=n, start_us=20 * k, lane=lane) for k, (n, lane) in enumerate(lanes, 1)),
-    ]
-    run_ = Outputs(one, (0,), hand(nodes), {})
-    (told,) = [each.advice for each in candidates(run_) if each.advice.kind == "small_kernels"]
-    assert (
-        told.evidence.startswith("0.040 ms in kernels of 1 name") and "25.0 % of that time in kernels" in told.evidence
-    )
-
-
 def test_a_recording_of_the_host_alone_has_no_advice_about_launches(tmp_path: Path) -> None:
     one = Program((Thread("main", (Begin("aten::mm"), Host(20 * US), End(), Begin("aten::add"), Host(US), End())),))
     assert not {a.kind for a in report(one, tmp_path).advice} & {

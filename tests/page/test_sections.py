@@ -122,13 +122,13 @@ def test_a_rank_alone_of_several_is_no_complete_recording(shown: Show) -> None:
     assert "There are no warnings." in said(shown("host"), "recording")
 
 
-def test_bars_say_what_is_half_and_what_is_uncertain(shown: Show) -> None:
+def test_bars_say_what_is_uncertain(shown: Show) -> None:
     (bars,) = [part for part in parts(shown("alone"), "gains") if isinstance(part, Bars)]
     notes = {one.label: one.note for one in bars.bars}
-    halved = "927 us, 15.5 %, a step 14.2 % (half of its time), uncertain"
+    halved = "927 us, 15.5 %, a step 14.2 %, uncertain"
     assert notes["elementwise ops that run as kernels of their own"] == halved
     assert [note for label, note in notes.items() if "reduce_kernel" in label] == [
-        "931 us, 15.5 %, a step 17.7 % (half of its time), uncertain"
+        "931 us, 15.5 %, a step 17.7 %, uncertain"
     ]
     assert not notes["copies that nothing hides"].endswith(", uncertain"), "a bound has no band"
 
