@@ -527,6 +527,10 @@ def test_a_single_pair_is_one_whatever_the_names_say(tmp_path: Path) -> None:
     found = of_files([str(device)], [str(host)], 2)
     assert pairs(found) == [(0, "kineto_0.json", "et_3.json")]
     assert (found.ranks[0].rank, found.missing, found.warnings) == (2, (), ())
+    (odd,) = of_files([str(device)], [str(host)], None).warnings
+    assert odd == f"{host} is named as of rank 3, {device} as of rank 0: are they a pair?"
+    assert of_files([str(device)], [str(et(tmp_path / "et_0.json"))], None).warnings == ()
+    (tmp_path / "et_0.json").unlink()
     assert folder(tmp_path, 2).ranks == found.ranks
     text = refused(UsageError, tmp_path)
     assert "et_3.json (rank 3)" in text

@@ -61,12 +61,16 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
     if len(devices) == 1 and len(hosts) <= 1:
         named = named_rank(devices[0], alone=not hosts)
         one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named)
+        of_host = named_rank(hosts[0]) if hosts else None
+        warnings: tuple[str, ...] = ()
+        if rank is None and named is not None and of_host not in (None, named):
+            warnings = (f"{hosts[0]} is named as of rank {of_host}, {devices[0]} as of rank {named}: are they a pair?",)
         if not any(
             map(glob.has_magic, kineto)
         ):  # a name is for this file alone, which may be a pipe and must not be read twice
             if rank is None and os.path.isfile(devices[0]):  # noqa: PTH113 - False, where Path.is_file raises
                 refuse_world(read_head(devices[0]), None)
-            return Discovered((one,))
+            return Discovered((one,), warnings=warnings)
         (head,) = read_heads(devices)
         one = _single(head, one.et, rank)
         return Discovered((one,), missing=holes({rank_of(one, None)}, [head]))
