@@ -253,14 +253,16 @@ def _answer(w: WhatIf) -> str:
 
 def _answers(report: Report) -> Lines:
     """Return the path after the changes, and what they do not answer."""
-    lines: Lines = []
-    for w in report.what_if:
-        lines += [
+    lines = [
+        line
+        for w in report.what_if
+        for line in (
             "",
             f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:",
             *_path(w.path),
             *_stuck(w.stuck),
-        ]
+        )
+    ]
     rests = dict.fromkeys(
         f"{one.kind.replace('_', ' ')}: {one.rests_on} {one.cannot_know}" for w in report.what_if for one in w.done
     )
@@ -271,16 +273,19 @@ def _answers(report: Report) -> Lines:
 def _done(report: Report) -> list[str]:
     """Describe what was changed, where several ranks were replayed one by one with the ranks of which that is true."""
     from graphlink.replay.whatif import told_ranks
+    from graphlink.tables import grouped
 
     if len(report.what_if) == 1:
         return [one.what for one in report.what_if[0].done]
-    ranks: dict[str, list[int]] = {}
-    for w in report.what_if:
+    ranks = grouped(
+        (line, one.rank)
+        for w in report.what_if
         for line in (
             *(one.what for one in w.done),
             *(f"as recorded, nothing there is named by {n}" for n in w.not_here),
-        ):
-            ranks.setdefault(line, []).extend(r.rank for r in w.ranks)
+        )
+        for one in w.ranks
+    )
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 

@@ -345,9 +345,7 @@ class _Walk:
         """Return {event: device} of events whose device no row tells: the only one for which every wait could
         be true.
         """
-        possible: dict[int, list[int]] = {}
-        for (event, device), impossible in self.doubtful.items():
-            possible.setdefault(event, []).extend([] if impossible else [device])
+        possible = grouped(about for about, impossible in self.doubtful.items() if not impossible)
         return {event: devices[0] for event, devices in possible.items() if len(devices) == 1}
 
     def _wait(self, row: int) -> None:

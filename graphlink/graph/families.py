@@ -51,8 +51,7 @@ def late_ops(graph: Graph, delays: I64 | I32) -> I64:
     keep = ~graph.host[target]
     order = np.lexsort((target, rank))
     order = order[keep[order]]
-    of, first = np.unique(source[order], return_index=True)
-    follows = spread(len(graph.name), of, target[order][first])
+    follows = spread(len(graph.name), source[order][::-1], target[order][::-1])  # of several the first holds
     late = follows[delays]
     for _ in range(len(delays)):  # over pieces, as many times as the longest delay has
         piece = late != NOWHERE

@@ -8,7 +8,6 @@ numbers, and ids start at 1, since 0 means none.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO, Final
@@ -23,7 +22,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.read.host import SCHEMA, TIME
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
-from graphlink.tables import how_many, pointing_at, take, tuples
+from graphlink.tables import grouped, how_many, pointing_at, take, tuples
 
 CATEGORY: Final = {
     DeviceKind.KERNEL: "kernel",
@@ -69,14 +68,6 @@ class Merged:
 
     def __init__(self, graph: Graph, comm: Communication) -> None:
         self.linked, self.et = graph.linked, _et(graph.linked)
-        self.device_rows: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows, in start order
-        self.awaited: dict[int, list[int]] = defaultdict(
-            list
-        )  # ET row -> device rows that a synchronisation before it waited for
-        self.device_awaited: dict[int, list[int]] = defaultdict(
-            list
-        )  # device row -> device rows that an event wait made it wait for
-        self.other_thread: dict[int, int] = {}  # ET row -> ET row on another thread that it follows
         self._join(graph)
         order = np.argsort(self.et.id, kind="stable")
         self.et_order = order.tolist()
@@ -109,22 +100,22 @@ class Merged:
         ops = graph.kind == NodeKind.DEVICE_OP
         et_row = et_rows(graph)
         callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
-        for row, host in tuples(graph.row[ops], callers):
-            if host != NOWHERE:
-                self.device_rows[host].append(row)
+        # ET row -> device rows, in start order
+        self.device_rows = grouped((host, row) for row, host in tuples(graph.row[ops], callers) if host != NOWHERE)
         target = graph.target
         whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
 
-        def edges(kind: EdgeKind, usable: Bool) -> list[tuple[int, int]]:
+        def edges(kind: EdgeKind, usable: Bool, to_row: I32 | I64, from_row: I32 | I64) -> Iterator[tuple[int, int]]:
             chosen = np.flatnonzero((graph.edge_kind == kind) & usable)
-            return list(tuples(graph.source[chosen], target[chosen]))
+            return zip(to_row[target[chosen]].tolist(), from_row[graph.source[chosen]].tolist(), strict=True)
 
-        for source, at in edges(EdgeKind.SYNC, ops[graph.source] & whole[target]):
-            self.awaited[int(et_row[at])].append(int(graph.row[source]))
-        for source, at in edges(EdgeKind.EVENT, ops[graph.source] & ops[target]):
-            self.device_awaited[int(graph.row[at])].append(int(graph.row[source]))
-        for source, at in edges(EdgeKind.THREAD, (et_row[graph.source] != NOWHERE) & whole[target]):
-            self.other_thread[int(et_row[at])] = int(et_row[source])
+        # ET row -> device rows that a synchronisation before it waited for
+        self.awaited = grouped(edges(EdgeKind.SYNC, ops[graph.source] & whole[target], et_row, graph.row))
+        # device row -> device rows that an event wait made it wait for
+        self.device_awaited = grouped(edges(EdgeKind.EVENT, ops[graph.source] & ops[target], graph.row, graph.row))
+        # ET row -> ET row on another thread that it follows
+        follows = (et_row[graph.source] != NOWHERE) & whole[target]
+        self.other_thread = dict(edges(EdgeKind.THREAD, follows, et_row, et_row))
 
     def nodes(self) -> Iterator[Node]:
         """Yield host nodes in ET order, the device ops that each launched right behind it."""

@@ -18,7 +18,7 @@ from graphlink.graph_model import Column, Graph, NodeKind, NodeType
 from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, GroupKey
 from graphlink.records import Short
-from graphlink.tables import nowhere, spread, tuples
+from graphlink.tables import codes, nowhere, spread, tuples
 
 # What the analytical network of ASTRA-sim throws on or never finishes, and what stands in for it (CONTRACT.md).
 STAND_IN: Final = {
@@ -67,14 +67,10 @@ def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
     """
     ops = comm.ops
     columns = (ops.kind, ops.name, ops.type, ops.bytes, ops.group, ops.peer, ops.tag)
-    seen: dict[tuple[int, ...], WrittenComm] = {}
-    by_node = {}
-    for op, (node, *which) in enumerate(tuples(comm_nodes(graph, ops), *columns)):
-        if node != NOWHERE:
-            key = tuple(which)
-            if key not in seen:
-                seen[key] = _written(ops, op, rank, target)
-            by_node[node] = seen[key]
+    which = codes(*columns)
+    first = np.unique(which, return_index=True)[1]
+    made = [_written(ops, op, rank, target) for op in first.tolist()]
+    by_node = {node: made[k] for node, k in tuples(comm_nodes(graph, ops), which) if node != NOWHERE}
     named = sorted({c.group for c in by_node.values() if c.group is not None})
     return CommPlan(by_node, tuple(ops.groups[i] for i in named))
 

@@ -305,16 +305,12 @@ def comm_bytes(graph: Graph) -> dict[int, bytes]:
     table = np.full((len(columns), len(node)), _ABSENT, np.int64)
     for entries, (_, column) in zip(table, columns, strict=True):
         entries[np.searchsorted(node, column.node)] = column.value
-    known: dict[tuple[int, ...], bytes] = {}
-    out = {}
-    for i, *values in zip(node.tolist(), *table.tolist(), strict=True):
-        key = tuple(values)
-        if key not in known:
-            known[key] = b"".join(
-                _encoded(name, column.texts, value) for (name, column), value in zip(columns, key, strict=True)
-            )
-        out[i] = known[key]
-    return out
+    rows, which = numbered_rows(*table)
+    encoded = [
+        b"".join(_encoded(name, column.texts, value) for (name, column), value in zip(columns, row, strict=True))
+        for row in rows.tolist()
+    ]
+    return {i: encoded[k] for i, k in tuples(node, which)}
 
 
 def _encoded(name: str, texts: Sequence[str], value: int) -> bytes:

@@ -123,7 +123,7 @@ def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32,
                 *differences(trace, et),
             ]
         ),
-        todo=f"give the ET and the Kineto trace of one rank of one run (Kineto: {trace.path})",
+        todo=_todo(trace),
     )
 
 

@@ -41,14 +41,9 @@ FILES: Final = {f"{name}.schema.json": kind for name, kind in {**_OF_CORE, **_OF
 
 def schemas() -> dict[str, bytes]:
     """Return the text of each schema file by name."""
-    out = {}
-    for name, kind in FILES.items():
-        schema = {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **_of_any_version(msgspec.json.schema(kind)),
-        }
-        out[name] = msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
-    return out
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    told = {name: dialect | _of_any_version(msgspec.json.schema(kind)) for name, kind in FILES.items()}
+    return {name: msgspec.json.format(msgspec.json.encode(one), indent=2) + b"\n" for name, one in told.items()}
 
 
 def _of_any_version(schema: Any) -> Any:
