@@ -99,7 +99,7 @@ def tidy(trace: Trace) -> Trace:
 
 def _one_after_the_other(trace: Trace) -> tuple[Trace, int, list[str]]:
     """End each mark of a step where the next of its kind begins that ends later: steps of a thread follow each other,
-    but for a mark that lies wholly inside another. And where a call begins that outlasts it, at its very end.
+    but for a mark that lies wholly inside another. And where an op or a call begins that outlasts it, at its very end.
     """
     host, calls, rows = trace.host, trace.calls, np.flatnonzero(step_marks(trace))
     names = [re.sub(r"\d+", "", trace.strings[code]) for code in host.name[rows].tolist()]
@@ -111,14 +111,17 @@ def _one_after_the_other(trace: Trace) -> tuple[Trace, int, list[str]]:
     for k, until in tuples(first[:-1], first[1:]):
         inside[k + 1 : until] = ends[k + 1 : until] <= np.maximum.accumulate(ends[k : until - 1])
     mark, later = successive(rows[~inside], spread(len(host.tid), rows, lane))
-    call = last_before((calls.tid,), calls.start_ns, (host.tid[rows],), ends)
-    early_ns = ends - values_at(calls.start_ns, call, 0)
-    outlasts = (values_at(calls.end_ns, call, 0) > ends) & (early_ns > rounding_ns(trace)) & (early_ns <= AT_END_NS)
+    tid, start_ns, end_ns = (
+        np.append(getattr(host, name)[~host.annotation], getattr(calls, name)) for name in ("tid", "start_ns", "end_ns")
+    )
+    behind = last_before((tid,), start_ns, (host.tid[rows],), ends)
+    early_ns = ends - values_at(start_ns, behind, 0)
+    outlasts = (values_at(end_ns, behind, 0) > ends) & (early_ns > rounding_ns(trace)) & (early_ns <= AT_END_NS)
     over_ns = largest(len(host.tid), mark, host.end_ns[mark] - host.start_ns[later], 0)
     over_ns[rows[outlasts]] = np.maximum(over_ns[rows], early_ns)[outlasts]
     count = how_many(over_ns > 0)
     said = (
-        f"{counted(count, 'mark')} of steps running into the next one, or a call behind it, by up to "
+        f"{counted(count, 'mark')} of steps running into the next one, or what is behind it, by up to "
         f"{over_ns.max(initial=0) / 1e3:,.3f} us: cut where that begins"
     )
     return replace(trace, host=replace(host, end_ns=host.end_ns - over_ns)), count, [said] * (count > 0)

@@ -152,13 +152,13 @@ def test_marks_of_steps_end_where_the_next_begins(over_us: float) -> None:
     assert trace.host.end_ns.tolist() == [100_000, 160_000, 200_000, 300_000, 310_000]
     assert trace.mended == {"steps-overlap": 2}
     assert (
-        f"2 marks of steps running into the next one, or a call behind it, by up to {over_us:.3f} us: cut"
+        f"2 marks of steps running into the next one, or what is behind it, by up to {over_us:.3f} us: cut"
         in (trace.warnings[0])
     )
 
 
 @pytest.mark.parametrize(("begins", "resolution_ns", "ends"), [(99.1, 1, 99.1), (99.1, 1000, 100), (97, 1, 100)])
-def test_a_mark_ends_where_a_call_begins_at_its_very_end_that_outlasts_it(
+def test_a_mark_ends_where_a_call_or_an_op_begins_at_its_very_end_that_outlasts_it(
     begins: float, resolution_ns: int, ends: float
 ) -> None:
     """A device synchronisation behind the last step, whose mark is recorded too long: the call keeps its time."""
@@ -166,6 +166,8 @@ def test_a_mark_ends_where_a_call_begins_at_its_very_end_that_outlasts_it(
     marks = [Host("ProfilerStep#1", 0, 100, annotation=True)]
     trace = tidy(build_trace(marks, calls, resolution_ns=resolution_ns))
     assert trace.host.end_ns.tolist() == [1000 * ends]
+    trace = tidy(build_trace([*marks, Host("aten::mm", begins, 400)], resolution_ns=resolution_ns))
+    assert trace.host.end_ns.tolist() == [1000 * ends, 400_000]
 
 
 def test_a_mark_inside_another_one_of_its_number_changes_nothing() -> None:
