@@ -23,10 +23,9 @@ from graphlink.graph.waits import ON_DEVICE, WaitSlices, before_on_thread, last_
 from graphlink.graph_model import Column, EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.linking.launch import BEFORE_WINDOW as LAUNCHED_BEFORE
-from graphlink.linking.launch import launched_before
+from graphlink.linking.launch import behind_graphs, launched_before
 from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, DeviceKind, HostRows, Linked
-from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.records import in_function
 from graphlink.spans import NEVER, Axis, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
@@ -34,8 +33,8 @@ from graphlink.tables import (
     MOST,
     concat,
     least,
-    nowhere,
     numbered_rows,
+    numbered_texts,
     numbered_values,
     spread,
     stacked,
@@ -136,8 +135,7 @@ class Hosts:
         if self.late is None or not len(self.late.node):
             return np.full(len(node), NEVER)
         late_ns = spread(len(self.graph.kind), self.late.node, self.late.value, 0)
-        out: I64 = self.graph.start_ns[node] + self.graph.epoch_ns + late_ns[node]
-        return out
+        return np.asarray(self.graph.start_ns[node] + self.graph.epoch_ns + late_ns[node])
 
     def _working(self) -> Reasons:
         """Return outermost ops, and calls outside any."""
@@ -169,9 +167,7 @@ class Hosts:
         waits = calls.start_ns[roles(calls, linked.trace.strings) == Role.STREAM_WAIT]
         fresh = (turns(device.stream, device.device) == 0) & (launched > waits.min(initial=MOST))
         out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
-        behind = turns(call) > 0
-        behind[known] |= fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name[call[known]]]
-        out[behind] = self.texts.code(BEHIND_GRAPH)
+        out[(turns(call) > 0) | behind_graphs(linked)] = self.texts.code(BEHIND_GRAPH)
         out[~known] = self.texts.code(NOT_RECORDED)
         out[self._launched_before(~known)] = self.texts.code(LAUNCHED_BEFORE)
         return out
@@ -270,10 +266,8 @@ def _by_launch(hosts: Hosts, found: _Found, idle: Pieces, row: I64) -> None:
     by_host = device.kind[stalled] == DeviceKind.HOST
     causes = np.where(by_host, Cause.HOST_WORK, Cause.DEPENDENCY_STALL).astype(np.uint8)
     found.append((_pieces(idle.start_ns, done, idle.of), causes, on_device))
-    launched = call != NOWHERE
-    returned, thread = done.copy(), np.zeros(len(row), np.int64)
-    returned[launched] = np.clip(calls.end_ns[call[launched]], done[launched], idle.end_ns[launched])
-    thread[launched] = np.searchsorted(hosts.axis.tids, calls.tid[call[launched]])
+    returned = np.clip(values_at(calls.end_ns, call, NEVER), done, idle.end_ns)
+    thread = np.searchsorted(hosts.axis.tids, values_at(calls.tid, call))
     _late(hosts, found, _pieces(done, returned, idle.of, thread))
     why = hosts.unknown[row]
     in_time = (source != NOWHERE) | (idle.end_ns - returned <= LATENCY_NS)
@@ -351,24 +345,19 @@ def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:
     """Return a text for each call (``NOWHERE``: none): the op around it, what it waited for (a name), and its Python
     line if recorded.
     """
-    strings = linked.trace.strings
+    strings, calls = linked.trace.strings, linked.trace.calls
     known = np.flatnonzero(call != NOWHERE)
-    op, name, line = (nowhere(len(call)) for _ in range(3))
-    around = linked.call_op[call[known]]
-    op[known] = np.where(around == NOWHERE, NOWHERE, np.append(linked.trace.host.name, 0)[around])
-    name[known] = linked.trace.calls.name[call[known]]
     asked, which = numbered_values(call[known])
-    stacks = stacks_at(linked, linked.trace.calls.tid[asked], linked.trace.calls.start_ns[asked])
-    lines = [*dict.fromkeys(stack[-1] for stack in stacks if stack)]
-    number = {text: k for k, text in enumerate(lines)}
-    line[known] = np.array([number[stack[-1]] if stack else NOWHERE for stack in stacks], np.int64)[which]
-    equal, which = numbered_rows(op, name, awaited, line)
+    stacks = stacks_at(linked, calls.tid[asked], calls.start_ns[asked])
+    code, lines = numbered_texts(["", *(stack[-1] if stack else "" for stack in stacks)])
+    line = spread(len(call), known, code[1:][which], 0)
+    op = values_at(linked.trace.host.name, values_at(linked.call_op, call))
+    equal, which = numbered_rows(op, values_at(calls.name, call), awaited, line)
     told = (
         ("" if code == NOWHERE else names[code] for code, names in zip(codes, (*[strings] * 3, lines), strict=True))
         for codes in equal.tolist()
     )
-    words = [_blocked(*parts) for parts in told]
-    return texts.codes(words)[which]
+    return texts.codes([_blocked(*parts) for parts in told])[which]
 
 
 def _blocked(op: str, call: str, awaited: str, line: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
@@ -180,21 +180,20 @@ def _summed(spans: Iterable[Phase]) -> list[Phase]:
     return sorted(out, key=lambda one: (-one.steps * one.mean_ns, one.phase))
 
 
-def phases_line(found: Sequence[Phase]) -> str:
+def phases_line(found: Iterable[Phase]) -> str:
     """Return the phases in a line: ``decode 12: 1.200 ms on average, idle 20.0 %, 32 requests a step; prefill
     2: ...``.
     """
-    return "; ".join(_line(one) for one in found)
-
-
-def _line(one: Phase) -> str:
-    parts = (
-        f"{one.phase} {one.steps:,}: {ms(one.mean_ns)} ms{' on average' if one.steps > 1 else ''}",
-        f"GPU idle {percent(one.idle_ns, one.gpu_ns)}{replay_words(one)}" if one.gpu_ns else "",
-        "" if one.mean_batch is None else f"{one.mean_batch:g} requests a step",
-        "" if one.tokens is None else counted(one.tokens, "token"),
+    lines = (
+        (
+            f"{one.phase} {one.steps:,}: {ms(one.mean_ns)} ms{' on average' if one.steps > 1 else ''}",
+            f"GPU idle {percent(one.idle_ns, one.gpu_ns)}{replay_words(one)}" if one.gpu_ns else "",
+            "" if one.mean_batch is None else f"{one.mean_batch:g} requests a step",
+            "" if one.tokens is None else counted(one.tokens, "token"),
+        )
+        for one in found
     )
-    return ", ".join(filter(None, parts))
+    return "; ".join(", ".join(filter(None, parts)) for parts in lines)
 
 
 _PARTS: Final = (

@@ -348,9 +348,11 @@ def steps_line(rank: Any) -> str:
     bare = (
         "" if told.bare_ns is UNSET else f"; {told.median_ns / told.bare_ns:.1f} x the bare ones, {ms(told.bare_ns)} ms"
     )
-    ahead = ""
-    if told.on_device_ns is not UNSET:
-        ahead = f"; on the GPU {ms(told.on_device_ns)} ms each: the host ran ahead of it, and cannot for long"
+    ahead = (
+        ""
+        if told.on_device_ns is UNSET
+        else f"; on the GPU {ms(told.on_device_ns)} ms each: the host ran ahead of it, and cannot for long"
+    )
     return f"{told.count:,}{key}: the first {ms(told.first_ns)} ms, {others}{ahead}{slowest}{bare}"
 
 

@@ -21,6 +21,7 @@ from graphlink.gpu.causes import BEFORE_WINDOW, BEHIND_GRAPH, NOT_RECORDED, Host
 from graphlink.gpu.records import DeviceTime, Excess, Idle, IdleEntry, IdleFile, Iterations, StepTime
 from graphlink.graph_model import NO_COLUMN, Column, Graph
 from graphlink.linking.launch import BEFORE_WINDOW as LAUNCHED_BEFORE
+from graphlink.linking.launch import behind_graphs
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Communication, Linked, Trace
 from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.perfetto.packets import SUMMARY, Arg, Rows, Track
@@ -201,7 +202,7 @@ def _losses(one: DeviceTime) -> Counter[str]:
 def _graph_launches(linked: Linked, devices: set[int]) -> GraphLaunches:
     calls = linked.trace.calls
     named = fits(GRAPH_LAUNCH, linked.trace.strings)[calls.name]
-    ran = np.append(named, False)[linked.device_call]  # the last entry stands for no call
+    ran = behind_graphs(linked)
     owning = np.unique(linked.device_call[ran])
     ran_on = {*linked.trace.device.device[ran].tolist()} or devices
     only = ran_on.pop() if len(ran_on) == 1 else None
@@ -223,9 +224,8 @@ def _burst(one: Busy, linked: Linked) -> list[str]:
     """Return a warning where a device ran little but one replay of a graph, in less than half of its time: the others
     may not be recorded.
     """
-    call, launches = linked.device_call[one.rows], fits(GRAPH_LAUNCH, linked.trace.strings)[linked.trace.calls.name]
-    row = np.flatnonzero(np.append(launches, False)[call])  # the last entry stands for no call
-    if 2 * len(row) <= len(one.rows) or len(np.unique(call[row])) > 1:
+    row = np.flatnonzero(behind_graphs(linked)[one.rows])
+    if 2 * len(row) <= len(one.rows) or len(np.unique(linked.device_call[one.rows[row]])) > 1:
         return []
     replay_ns, whole_ns = (int(one.end_ns[of].max() - one.start_ns[of[0]]) for of in (row, np.arange(len(one.rows))))
     told = (

@@ -17,7 +17,7 @@ from graphlink.linking.call_roles import WAITS, roles
 from graphlink.linking.nest import innermost, last_started, nest, with_late_ends, without_outlasting
 from graphlink.linking.provenance import asynchronous_form
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, HostMatch, HostRows, HostTrace, Linked, Trace
-from graphlink.patterns import COPY, LAUNCH, fits
+from graphlink.patterns import COPY, GRAPH_LAUNCH, LAUNCH, fits
 from graphlink.records import counted, ms
 from graphlink.spans import Axis, extent
 from graphlink.tables import MOST, begins, codes, counted_from, how_many, in_order, lookup, nowhere, take
@@ -213,6 +213,11 @@ def _call_ops(trace: Trace, parent: I32, crossing: Bool, slack_ns: int) -> I32:
 def joined(trace: Trace) -> I32:
     """Find the earliest call with each device row's correlation; NOWHERE where there is none. Shape (device rows,)."""
     return lookup(trace.calls.correlation, trace.device.correlation).astype(np.int32)
+
+
+def behind_graphs(linked: Linked) -> Bool:
+    """Mark the device rows whose call launches a graph."""
+    return np.append(fits(GRAPH_LAUNCH, linked.trace.strings)[linked.trace.calls.name], False)[linked.device_call]
 
 
 def launched_before(trace: Trace, alone: Bool) -> Bool:

@@ -26,15 +26,19 @@ from graphlink.operations.records import (
 )
 from graphlink.operations.tensor_cores import Use, dtype_of, is_eligible, types_taken, use_of
 from graphlink.read.commnames import short_name
+from graphlink.spans import NEVER
 from graphlink.steps import Steps, steps_of
 from graphlink.tables import (
     codes,
     distinct,
     grouped,
+    largest,
+    marked,
     numbered_values,
     spread,
     sums,
     tuples,
+    values_at,
 )
 
 _USES: Final[dict[Use, UseName]] = {
@@ -51,21 +55,16 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     """Find the operation of each host row, device row and node. O(n log n) in rows."""
     host, device, calls = host_paths(linked), linked.trace.device, linked.trace.calls
     table, rows = host.table, linked.trace.host
-    launched = linked.device_call != NOWHERE
-    op = spread(len(device.name), launched, linked.call_op[linked.device_call[launched]].astype(np.int64))
-    known = op != NOWHERE
-    in_op = known.copy()
-    in_op[known] = ~rows.annotation[op[known]] | host.inside[op[known]]
+    op = values_at(linked.call_op, linked.device_call)
+    in_op = np.append(~rows.annotation | host.inside, False)[op]
     bare = np.flatnonzero(~in_op)
     alone = graph.nodes_of(NodeKind.HOST_CALL)
     # a kernel outside any op stands for itself, below its call and the ranges around that
-    base = np.zeros(len(bare) + len(alone), np.int64)
-    base[: len(bare)][known[bare]] = host.path[op[bare[known[bare]]]]
-    call_name = np.full(len(base), int(table.named([NOT_RECORDED])[0]))
-    call_name[: len(bare)][launched[bare]] = calls.name[linked.device_call[bare[launched[bare]]]]
-    call_name[len(bare) :] = calls.name[graph.row[alone]]
-    under = table.below(base, call_name)
-    of_device = spread(len(op), in_op, host.operation[op[in_op]], 0)
+    base = np.append(values_at(host.path, op[bare], 0), np.zeros(len(alone), np.int64))
+    call_name = values_at(calls.name, linked.device_call[bare], int(table.named([NOT_RECORDED])[0]))
+    under = table.below(base, np.append(call_name, calls.name[graph.row[alone]]))
+    op = np.where(in_op, op, NOWHERE)
+    of_device = values_at(host.operation, op, 0)
     of_device[bare] = table.below(under[: len(bare)], _short_names(linked, host)[device.name[bare]])
     of_node = np.zeros(len(graph.kind), np.int64)
     for mine, paths in (
@@ -78,8 +77,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     used, number = distinct(every), codes(every) - 1  # path 0 is none
     nodes, row_ops, device_ops = np.split(number[:-1], np.cumsum([len(of_node), len(host.operation)]))
     kind = _kinds(used[1:], host, rows.annotation)
-    backward = spread(len(op), in_op, host.backward[op[in_op]], 0)
-    op = np.where(in_op, op, NOWHERE)
+    backward = np.append(host.backward, False)[op]
     return FoundOperations(host, used[1:], kind, row_ops, nodes.astype(np.int32), device_ops, backward, op)
 
 
@@ -185,19 +183,14 @@ def _tensor_cores(
     computes, in_op = use != Use.NONE, found.op != NOWHERE
     op_names = linked.trace.host.name
     fit = [k for k in distinct(op_names[found.op[in_op]]).tolist() if is_eligible(strings[k])]
-    eligible = computes & in_op
-    eligible[eligible] = np.isin(op_names[found.op[eligible]], fit)
+    eligible = computes & np.append(np.isin(op_names, fit), False)[found.op]
     taken = types_taken(_gpus(linked))
-    other = eligible.copy()
-    if taken is None:
-        other[:] = False
-    else:
-        if not taken:
-            eligible[:] = False  # a device without tensor cores
+    other = np.zeros_like(eligible)
+    if taken is not None:
+        eligible &= bool(taken)  # a device without tensor cores takes none
         codes, dtypes = _types(linked)
-        fitting = np.array([not dtype or dtype in taken for dtype in dtypes], np.bool_)
-        other[eligible] = ~fitting[codes[found.op[eligible]]]
-        other &= eligible
+        unfit = np.array([bool(dtype) and dtype not in taken for dtype in dtypes], np.bool_)
+        other = eligible & np.append(unfit[codes], False)[found.op]
     masks = {
         "kernels_ns": computes,
         "used_ns": use == Use.USED,
@@ -276,14 +269,11 @@ def _resized(found: FoundOperations, linked: Linked, steps: Steps) -> list[bool]
     rows = rows[start_ns[rows] < steps.end_ns[step[rows]]]
     place = found.of_row[rows] * count + step[rows]
     mixed = (text[rows] + 1) ** 2 * np.int64(0x9E3779B97F4A7C1)  # equal sums of it: the same sizes, as often
-    sizes, of_step = np.zeros(len(found.path) * count, np.int64), sums(len(found.path) * count, place, 1)
-    np.add.at(sizes, place, mixed)
+    sizes, of_step = (sums(len(found.path) * count, place, of_row) for of_row in (mixed, 1))
     some = np.flatnonzero(of_step)
     different = np.unique(np.stack([some // max(count, 1), of_step[some], sizes[some]]), axis=1)
     operation, with_rows = different[0], different[:2]
-    more = np.zeros(len(found.path), np.bool_)
-    more[operation[1:][(with_rows[:, 1:] == with_rows[:, :-1]).all(axis=0)]] = True
-    return more.tolist()
+    return [*marked(len(found.path), operation[1:][(with_rows[:, 1:] == with_rows[:, :-1]).all(axis=0)]).tolist()]
 
 
 def _kernels(
@@ -324,13 +314,18 @@ def _stacks(found: FoundOperations, linked: Linked, length_ns: I64) -> list[list
     launched = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[launched]
     heads = np.flatnonzero(found.host.heads & (found.of_row != NOWHERE))
-    operation = np.concatenate([found.of_device[launched], found.of_row[heads]])
-    on_host = np.arange(len(operation)) >= len(launched)
-    backward = np.concatenate([found.backward[launched], found.host.backward[heads]])
-    took_ns = np.concatenate([length_ns[launched], (host.end_ns - host.start_ns)[heads]])
-    began_ns = np.concatenate([device.start_ns[launched], host.start_ns[heads]])
-    tid = np.concatenate([calls.tid[call], host.tid[heads]])
-    at_ns = np.concatenate([calls.start_ns[call], host.start_ns[heads]])
+    on_host = np.repeat([False, True], [len(launched), len(heads)])
+    operation, backward, took_ns, began_ns = (
+        np.append(of_device[launched], of_host[heads])
+        for of_device, of_host in (
+            (found.of_device, found.of_row),
+            (found.backward, found.host.backward),
+            (length_ns, host.end_ns - host.start_ns),
+            (device.start_ns, host.start_ns),
+        )
+    )
+    tid = np.append(calls.tid[call], host.tid[heads])
+    at_ns = np.append(calls.start_ns[call], host.start_ns[heads])
     order = np.lexsort((began_ns, -took_ns, backward, on_host, operation))
     one, first = np.unique(operation[order], return_index=True)
     out: list[list[str]] = [[] for _ in range(len(found.path))]
@@ -345,13 +340,11 @@ def _waits(host: HostPaths, graph: Graph, linked: Linked) -> list[HostWait]:
     """
     kept, calls = graph.sync_calls, linked.trace.calls
     call, which = numbered_values(kept.call)
-    ended_ns = calls.start_ns[call].copy()
-    np.maximum.at(ended_ns, which, graph.end_ns[kept.source] + graph.epoch_ns)
+    ended_ns = largest(len(call), which, graph.end_ns[kept.source] + graph.epoch_ns, NEVER)
     waited_ns = np.minimum(ended_ns, calls.end_ns[call]) - calls.start_ns[call]
     blocked = np.flatnonzero(waited_ns > 0)
     call, waited_ns = call[blocked], waited_ns[blocked]
-    op = linked.call_op[call]
-    used, place = numbered_values(np.where(op == NOWHERE, 0, np.append(host.path, 0)[op]))
+    used, place = numbered_values(values_at(host.path, linked.call_op[call], 0))
     texts = host.table.texts(used)
     stacks = map(tuple, stacks_at(linked, calls.tid[call], calls.start_ns[call]))
     found = grouped(

@@ -11,9 +11,9 @@ import numpy as np
 
 from graphlink.graph.critical import CriticalChain
 from graphlink.graph_model import Column, Graph, NodeKind
+from graphlink.linking.launch import behind_graphs
 from graphlink.model import F64, I64, NOWHERE, Bool, DeviceKind, DeviceRows, Linked
 from graphlink.operations.records import Between, GraphNode, GraphReplays, Lane, Sampled, SampledOf
-from graphlink.patterns import GRAPH_LAUNCH, fits
 from graphlink.perfetto.packets import Rows, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.read.commnames import short_name
@@ -59,8 +59,8 @@ def graph_replays(linked: Linked, on_path_ns: I64 | None = None) -> list[GraphRe
     rows = in_order(rows, linked.trace.device.correlation, linked.trace.device.start_ns)
     device = take(linked.trace.device, rows)
     path_ns = np.zeros(len(rows), np.int64) if on_path_ns is None else on_path_ns[rows]
-    first = np.flatnonzero(begins(device.correlation)) if len(rows) else rows
-    launch = np.cumsum(begins(device.correlation)) - 1 if len(rows) else rows
+    first = np.flatnonzero(begins(device.correlation))
+    launch = np.cumsum(begins(device.correlation)) - 1
     graph = _graphs(device, first)
     # the nodes as (graph, id, name, which one of this name), and the node of each row; rows are by launch, then by
     # start
@@ -132,14 +132,11 @@ def _replays(
 def _behind_graphs(linked: Linked) -> Bool:
     """Mark device rows that a graph launch launched: by its call, by what the rows say, or as several share a launch
     that was not recorded."""
-    device, call = linked.trace.device, linked.device_call
-    by_graph = fits(GRAPH_LAUNCH, linked.trace.strings)
-    known = call != NOWHERE
-    out = (device.graph > 0) | (device.graph_node > 0)
-    out[known] |= by_graph[linked.trace.calls.name[call[known]]]
+    device = linked.trace.device
     launch = codes(device.correlation)
-    out |= ~known & (np.bincount(launch)[launch] > 1)
-    return out & (device.correlation > 0)
+    together = (linked.device_call == NOWHERE) & (np.bincount(launch)[launch] > 1)
+    told = (device.graph > 0) | (device.graph_node > 0) | behind_graphs(linked)
+    return np.asarray((told | together) & (device.correlation > 0))
 
 
 def _graphs(device: DeviceRows, first: I64) -> I64:

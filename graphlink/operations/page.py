@@ -71,12 +71,11 @@ def _graph(found: Found, rank: int) -> Graph | None:
     return work.files[work.ranks.index(rank)] if work is not None and rank in work.ranks else None
 
 
-def _places(found: Found, rank: int, graph: Graph, shown: Sequence[Operation]) -> list[Cell]:
-    """Return of each operation where its longest kernel began."""
+def _places(found: Found, rank: int, graph: Graph, shown: Sequence[Operation]) -> Iterator[Cell]:
+    """Yield of each operation where its longest kernel began."""
     names = {text: k for k, text in enumerate(graph.strings)}
     order = np.lexsort((-graph.duration_ns, graph.name))
     first = np.searchsorted(graph.name[order], np.arange(len(names) + 1))
-    cells = []
     for one in shown:
         kernel, op = (
             names.get(one.kernels[0].whole_name) if one.kernels else None,
@@ -86,8 +85,7 @@ def _places(found: Found, rank: int, graph: Graph, shown: Sequence[Operation]) -
         if kernel is not None and op is not None:
             nodes = order[first[kernel] : min(first[kernel + 1], first[kernel] + _LOOKED_AT)].tolist()
             at = next((int(graph.start_ns[node]) for node in nodes if _inside(graph, node, op)), None)
-        cells.append(Cell("") if at is None else found.place_cell(rank, at))
-    return cells
+        yield Cell("") if at is None else found.place_cell(rank, at)
 
 
 def _inside(graph: Graph, node: int, op: int) -> bool:
@@ -99,12 +97,10 @@ def _inside(graph: Graph, node: int, op: int) -> bool:
 
 
 def _unknown(file: Operations) -> Sequence[Part]:
-    if not file.unknown:
-        return []
     shown = file.unknown[:50]
     kernels = columns(Kernel, shown, "ns", "count", column("kernel", "kernel", shown))
     caption = f"Kernels of rank {file.rank} whose names do not tell whether they use tensor cores"
-    return [table(f"unknown-{file.rank}", caption, kernels, f"ops.{file.rank}.json#/unknown")]
+    return [table(f"unknown-{file.rank}", caption, kernels, f"ops.{file.rank}.json#/unknown")] if shown else []
 
 
 def _counters(file: Operations) -> Iterator[Part]:

@@ -15,7 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import OTHER_THREADS, Part, PartOf
 from graphlink.steps import Steps, step_marks
-from graphlink.tables import begins, codes, concat, numbered_values, spread, sums, tuples
+from graphlink.tables import begins, codes, concat, numbered_values, spread, sums, tuples, values_at
 
 _SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
@@ -107,8 +107,8 @@ def _device(found: FoundOperations, graph: Graph, linked: Linked, comm: Communic
     device, host, calls = linked.trace.device, linked.trace.host, linked.trace.calls
     sort = np.where(device.kind == DeviceKind.MEMCPY, _COPY, _KERNEL)
     sort[comm.device_row] = _COMM
-    at_ns, launched = device.start_ns.copy(), linked.device_call != NOWHERE
-    at_ns[launched] = calls.start_ns[linked.device_call[launched]]
+    call = linked.device_call
+    at_ns = np.where(call == NOWHERE, device.start_ns, np.append(calls.start_ns, 0)[call])
     op = np.append(host.name, 0)[found.op]  # NOWHERE is the last: no name
     placed = {"op": op, "backward": found.backward, "device": device.device, "stream": device.stream}
     own = np.flatnonzero(device.kind != DeviceKind.HOST)
@@ -140,8 +140,7 @@ def _host(found: FoundOperations, graph: Graph, linked: Linked, steps: Steps, ot
     self_ns, wait_ns = (sums(count, graph.row[node], column[node]) for column in (graph.self_ns, graph.wait_ns))
     usable, until_ns = ~linked.crossing, np.maximum(calls.start_ns, calls.end_ns - 1)
     row = enclosing(host, linked.parent, usable, usable, calls.tid, calls.start_ns, until_ns)
-    inside = row != NOWHERE
-    call_ns = sums(count, row[inside], (calls.end_ns - calls.start_ns)[inside])
+    call_ns = sums(count + 1, row, calls.end_ns - calls.start_ns)[:count]  # the last is of calls outside any
     own_ns = np.maximum(self_ns - np.maximum(call_ns - wait_ns, 0), 0)
     yield _summed(found.of_row, _HOST, 0, steps, host.start_ns, own_ns)
     node = graph.nodes_of(NodeKind.HOST_GAP, NodeKind.HOST_OP, NodeKind.HOST_PART)
@@ -174,7 +173,6 @@ def _main_thread(linked: Linked) -> int:
 
 def _calls(found: FoundOperations, linked: Linked, steps: Steps) -> Iterator[_Rows]:
     calls, strings = linked.trace.calls, linked.trace.strings
-    inside = linked.call_op != NOWHERE
-    operation = spread(len(calls.name), inside, found.of_row[linked.call_op[inside]])
+    operation = values_at(found.of_row, linked.call_op)
     sort = np.where(np.isin(roles(calls, strings), WAITS), _WAITING, _CALL)
     yield _summed(operation, sort, calls.name, steps, calls.start_ns, calls.end_ns - calls.start_ns)

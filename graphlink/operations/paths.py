@@ -169,9 +169,8 @@ def _forward_of(linked: Linked) -> tuple[I64, Bool]:
     """
     rows = linked.trace.host
     forward, backward = forward_backward(linked)
-    engine = fits(AUTOGRAD_ENGINE, linked.trace.strings)
     above = linked.parent[backward]
-    by_engine = (above != NOWHERE) & engine[rows.name[above]]
+    by_engine = np.append(fits(AUTOGRAD_ENGINE, linked.trace.strings)[rows.name], False)[above]
     forward_of: I64 = spread(len(rows.start_ns), np.where(by_engine, above, backward), forward.astype(np.int64))
     is_forward = marked(len(rows.start_ns), forward_of[forward_of != NOWHERE])
     return forward_of, is_forward & (forward_of == NOWHERE)

@@ -108,11 +108,11 @@ def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
     and what threads ran ops in that Kineto did not record, but where its stack shows the thread running. One without
     ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
     """
-    calls, marks = linked.trace.calls, linked.trace.host.annotation
+    rows, calls = linked.trace.host, linked.trace.calls
+    marks = rows.annotation
     waits = np.isin(roles(calls, linked.trace.strings), WAITS)
-    working = _working(linked)
-    idle = np.zeros(len(calls.start_ns), np.bool_)
-    active = _active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle)
+    working = distinct(np.append(rows.tid[~linked.crossing & ~marks], calls.tid))  # threads that have ops or calls
+    active = _active(graph, linked, marks & np.isin(rows.tid, working), np.zeros_like(waits))
     tid, start_ns, end_ns = _between(active)
     work = Timeline.of_nodes(graph, np.flatnonzero(np.isin(graph.kind, CHAINED) & (graph.duration_ns > 0)))
     length_ns = end_ns - start_ns
@@ -137,7 +137,6 @@ def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
     queued = _timeline(graph, built.handed.tid, built.handed.release_ns, built.handed.until_ns)
     since_ns = end_ns - queued.between(tid, start_ns, end_ns)
     late = since_ns < end_ns
-    rows = linked.trace.host
     loading = in_loader(linked)
     loads = _timeline(graph, rows.tid[loading], rows.start_ns[loading], rows.end_ns[loading])
     ran_ns = np.maximum(ran_ns, loads.between(tid, start_ns, end_ns))
@@ -173,12 +172,6 @@ def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Ca
     return out
 
 
-def _working(linked: Linked) -> I64:
-    """Find the threads that have ops or calls."""
-    rows, calls = linked.trace.host, linked.trace.calls
-    return distinct(np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
-
-
 def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
     """Find when each thread that takes part in the graph did anything that a row shows.
 
@@ -209,16 +202,15 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
     """Find when the stack of each thread shows it running: frames, and rows, begin or end less than 100 us apart."""
     frames = linked.trace.frames
     if frames is None:
-        none = EMPTY
-        return Timeline.of(none, none, none)
-    last_ns = int(graph.end_ns.max(initial=0))
+        return Timeline.of(EMPTY, EMPTY, EMPTY)
     bounds = np.concatenate([active.start_ns, active.end_ns])
     tid = np.concatenate([frames.tid, frames.tid, active.axis.tids[active.axis.thread(bounds)]])
     at_ns = np.concatenate(
         [frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, active.axis.time_ns(bounds)]
     )
-    order = np.lexsort((np.clip(at_ns, 0, last_ns), tid))
-    tid, at_ns = tid[order], np.clip(at_ns, 0, last_ns)[order]
+    at_ns = np.clip(at_ns, 0, int(graph.end_ns.max(initial=0)))
+    order = np.lexsort((at_ns, tid))
+    tid, at_ns = tid[order], at_ns[order]
     near = np.flatnonzero((tid[1:] == tid[:-1]) & (np.diff(at_ns) < ASLEEP_NS))
     return Timeline.of(tid[near], at_ns[near], at_ns[near + 1])
 
@@ -242,10 +234,9 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
     The thread itself did nothing inside its silence, so what is found there is another's.
     """
     from_ns, until_ns = (np.sort(active.axis.time_ns(at)) for at in (active.start_ns, active.end_ns))
-    running = np.searchsorted(from_ns, end_ns, side="left") > np.searchsorted(until_ns, end_ns, side="left")
-    k = np.searchsorted(until_ns, end_ns, side="left") - 1
-    ended = np.where(k >= 0, until_ns[np.maximum(k, 0)], start_ns) if len(until_ns) else start_ns
-    return np.where(running, end_ns, ended)
+    begun, ended = (np.searchsorted(ns, end_ns) for ns in (from_ns, until_ns))
+    last_ns = np.where(ended > 0, np.append(0, until_ns)[ended], start_ns)
+    return np.where(begun > ended, end_ns, last_ns)
 
 
 def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:

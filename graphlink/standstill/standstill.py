@@ -156,10 +156,9 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     role = roles(calls, linked.trace.strings)
     copies = role == Role.COPY_ASYNC
     blocking = np.isin(role, _BLOCKING) & ~behind_rows(linked)
-    last_ns = calls.start_ns.copy()
     kept = graph.sync_calls
-    np.maximum.at(last_ns, kept.call, graph.end_ns[kept.source] + graph.epoch_ns)
-    last_ns = np.minimum(last_ns, until_ns)
+    ended_ns = largest(len(role), kept.call, graph.end_ns[kept.source] + graph.epoch_ns, NEVER)
+    last_ns = np.clip(ended_ns, calls.start_ns, until_ns)
     awaited = blocking & (last_ns > calls.start_ns)
     took_ns = until_ns - calls.start_ns
     free_ns = usual_ns(

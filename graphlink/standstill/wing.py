@@ -30,8 +30,7 @@ class Hooks(Wing):
         return (("left out", ("stood still", rank.standstill.line)),)
 
     def trust(self, rank: Any) -> str:
-        words: str = rank.standstill.trust(rank.replay.measured_ns)
-        return words
+        return str(rank.standstill.trust(rank.replay.measured_ns))
 
     def rank_cells(self, rank: Any) -> Mapping[str, str]:
         return {"explained %": rank.standstill.whole.explained}
