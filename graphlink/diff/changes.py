@@ -33,7 +33,15 @@ _EXPOSED: Final = {"exposed_comm_ns": "exposed communication", "exposed_copy_ns"
 def changes(both: Both, found: Verdict, groups: Sequence[GroupChange], pipeline: PipelineChange | None) -> list[Change]:
     """Return what changed, causes first. Linear in parts x steps, but n log n in changes."""
     per, together, matched, basis = WORDS[both.basis.per], both.together, both.matched, both.basis
-    noises = [_noise(pair, mine, basis) for pair, mine in zip(both.ranks, both.parts, strict=True)]
+    noises = [
+        noise_of(
+            mine,
+            basis,
+            float(basis.steps(pair.before).mean()),
+            max(rank.entry.inputs.resolution_ns for rank in (pair.before, pair.after)),
+        )
+        for pair, mine in zip(both.ranks, both.parts, strict=True)
+    ]
     by_rank = [
         [
             *structure(mine, noise, matched, per),
@@ -73,11 +81,6 @@ def _causes(found: Sequence[Change], *, together: bool) -> list[Change]:
 def _by_size(found: Iterable[Change]) -> list[Change]:
     """Return changes, the largest first; of about one size time between ops last, which is what is left over."""
     return sorted(found, key=lambda one: -abs(one.change_ns or 0) * (_LEFT_OVER if one.kind == "python" else 1))
-
-
-def _noise(pair: RankPair, parts: Sequence[Pair], basis: Basis) -> Noise:
-    resolution = max(rank.entry.inputs.resolution_ns for rank in (pair.before, pair.after))
-    return noise_of(parts, basis, float(basis.steps(pair.before).mean()), resolution)
 
 
 def _with_share(one: Change, step_ns: int) -> Change:

@@ -55,7 +55,7 @@ def _some(run: RunFacts) -> str:
 def _report(both: Both, limit_pct: float | None, scored: Comparable) -> DiffReport:
     one, other, basis = both.before, both.after, both.basis
     found = verdict(one, other, basis, compare=scored.score >= scored.least)
-    groups, pipeline = communication(one, other, basis), pipeline_change(one, other)
+    groups, pipeline = [*communication(one, other, basis)], pipeline_change(one, other)
     return DiffReport(
         before=one.side(),
         after=other.side(),
@@ -63,7 +63,7 @@ def _report(both: Both, limit_pct: float | None, scored: Comparable) -> DiffRepo
         verdict=found,
         changes=[] if found.identical else changes(both, found, groups, pipeline),
         split=run_split(one, other, both.ranks, basis),
-        splits=rank_splits(both.ranks, basis),
+        splits=[*rank_splits(both.ranks, basis)],
         ranks=[_rank(pair, both) for pair in both.ranks],
         operations=_operations(both),
         kernels=_names(both, DEVICE),
@@ -181,23 +181,34 @@ def _names(both: Both, of: Sequence[str]) -> list[NameChange]:
 
 
 def _notes(both: Both) -> list[str]:
+    """Return what the reader should know of what was compared."""
     one, other, pairs = both.before, both.after, both.ranks
-    out = []
-    if both.basis.per == "first step":
-        out.append("a run has one step only: the first steps are compared, which may include what is done only once")
-    if both.basis.per == "run":
-        out.append("not both runs have steps, or they were found by other names: all that was recorded is compared")
-    if len(pairs) < max(len(one.ranks), len(other.ranks)):
-        of = f"{len(pairs):,} of {len(one.ranks):,} and {len(other.ranks):,} ranks"
-        out.append(f"{of} are in both runs; the others are in no figure but the steps")
-    if any(pair.rank != pair.after.entry.rank for pair in pairs):
-        out.append(
-            f"rank {pairs[0].rank} is compared with rank {pairs[0].after.entry.rank}: each run has only this one"
-        )
-    if not all(run.has_device for run in (one, other)):
-        out.append("device ops are not recorded on both sides: host time alone is compared")
     recorded = [replay_words(*(gpu for rank in run.ranks.values() for gpu in rank.entry.gpu)) for run in (one, other)]
-    for which, words in zip("AB", recorded, strict=True):
-        if words:
-            out.append(f"{which} {words[2:]} of CUDA graphs: what the others ran counts as idle time")
-    return out
+    notes = (
+        (
+            both.basis.per == "first step",
+            "a run has one step only: the first steps are compared, which may include what is done only once",
+        ),
+        (
+            both.basis.per == "run",
+            "not both runs have steps, or they were found by other names: all that was recorded is compared",
+        ),
+        (
+            len(pairs) < max(len(one.ranks), len(other.ranks)),
+            f"{len(pairs):,} of {len(one.ranks):,} and {len(other.ranks):,} ranks are in both runs; the others are in "
+            "no figure but the steps",
+        ),
+        (
+            any(pair.rank != pair.after.entry.rank for pair in pairs),
+            f"rank {pairs[0].rank} is compared with rank {pairs[0].after.entry.rank}: each run has only this one",
+        ),
+        (
+            not all(run.has_device for run in (one, other)),
+            "device ops are not recorded on both sides: host time alone is compared",
+        ),
+        *(
+            (bool(words), f"{which} {words[2:]} of CUDA graphs: what the others ran counts as idle time")
+            for which, words in zip("AB", recorded, strict=True)
+        ),
+    )
+    return [text for holds, text in notes if holds]

@@ -58,8 +58,7 @@ class RunFacts:
 
     @property
     def gpus(self) -> list[str]:
-        names = {name for one in self.ranks.values() for name in one.file.gpus}
-        return sorted(names)
+        return sorted({name for one in self.ranks.values() for name in one.file.gpus})
 
     @property
     def has_device(self) -> bool:
@@ -171,9 +170,8 @@ class RankPair:
 def rank_pairs(before: RunFacts, after: RunFacts) -> list[RankPair]:
     """Pair ranks by number, or the only ones of the two runs."""
     both = [RankPair(one, after.ranks[rank]) for rank, one in before.ranks.items() if rank in after.ranks]
-    if not both and len(before.ranks) == len(after.ranks) == 1:
-        return [RankPair(*before.ranks.values(), *after.ranks.values())]
-    return both
+    alone = len(before.ranks) == len(after.ranks) == 1
+    return both or ([RankPair(*before.ranks.values(), *after.ranks.values())] if alone else [])
 
 
 def named_parts(rank: RankFacts) -> Iterator[tuple[tuple[str, ...], bool, Part]]:

@@ -106,13 +106,15 @@ def _cause(report: DiffReport) -> Words:
         return ["No cause was found beyond noise." if not report.verdict.identical else "Nothing changed."]
     k, one = first
     more = sum(other.tier != "effect" for other in report.changes) - 1
-    size: Words = []
-    if one.change_ns is not None:
-        size = [
+    size: Words = (
+        []
+        if one.change_ns is None
+        else [
             " (",
             Figure(signed(one.change_ns), one.change_ns, "change", f"diff#/changes/{k}/change_ns"),
             f" {WORDS[report.verdict.per]})",
         ]
+    )
     others = f" {counted(more, 'more change')} below." if more else ""
     return ["What changed first of all: ", name(one.what), *size, f".{others}"]
 
@@ -225,9 +227,7 @@ def _listed(key: str, title: str, says: str, found: Sequence[tuple[str, Change]]
 
 
 def _amount(value: float | None, unit: str) -> Cell:
-    if value is None:
-        return Cell("")
-    return Cell(time(value) if unit.startswith("ns") else amount(value), value)
+    return Cell("") if value is None else Cell(time(value) if unit.startswith("ns") else amount(value), value)
 
 
 def split(report: DiffReport) -> Section:
@@ -241,11 +241,12 @@ def split(report: DiffReport) -> Section:
         else f"{whose}After compute, communication and copies: why the GPU was idle. The parts of the table add up to "
         "the step exactly."
     )
-    per = WORDS[report.verdict.per]
-    parts: list[Part] = [Bars("split", f"Time {per}{did}", says, _pair("", report.split)), *_differences(report.split)]
-    parts.append(_table(report.split))
-    if len(report.ranks) > 1 or len(report.splits) > 1:
-        parts += _ranks(report)
+    parts: list[Part] = [
+        Bars("split", f"Time {WORDS[report.verdict.per]}{did}", says, _pair("", report.split)),
+        *_differences(report.split),
+        _table(report.split),
+        *(_ranks(report) if len(report.ranks) > 1 or len(report.splits) > 1 else []),
+    ]
     return Section("time", "Where the time goes", parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from graphlink.diff.records import Amount, DiffReport, GroupChange, NameChange, OperationChange, PipelineChange
@@ -35,15 +35,13 @@ def operations(report: DiffReport) -> Section:
     return Section("operations", title, out)
 
 
-def _alone(found: Sequence[OperationChange], device: bool) -> list[Part]:
-    out: list[Part] = []
+def _alone(found: Sequence[OperationChange], device: bool) -> Iterator[Part]:
     for side, field in (("A", "before"), ("B", "after")):
         of = [one for one in found if _in(one) == f"{side} alone"]
         if of:
             what = "device" if device else "host"
             ns = sum(getattr(one, f"{what}_{field}_ns") for one in of)
-            out.append(Sentence([f"In {side} alone: {counted(len(of), 'operation')} with {time(ns)} of {what} time."]))
-    return out
+            yield Sentence([f"In {side} alone: {counted(len(of), 'operation')} with {time(ns)} of {what} time."])
 
 
 def _in(one: OperationChange) -> str:

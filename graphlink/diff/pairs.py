@@ -157,10 +157,8 @@ _AT: Final[Mapping[Level, Callable[[Path], Path]]] = {
 def matching(pairs: Sequence[RankPair], basis: Basis, by_name: bool) -> Matched:
     """Choose the most exact level at which nearly as much is alike as at any other."""
     device = all(one.file.device_ops for pair in pairs for one in (pair.before, pair.after))
-    found: list[Matched] = []
-    for level in LEVELS if by_name and device else LEVELS[:-1]:
-        trial = Matched(level, by_name, 0.0, 1.0)
-        found.append(_overlap(trial, pairs, basis, device))
+    levels = LEVELS if by_name and device else LEVELS[:-1]
+    found = [_overlap(Matched(level, by_name, 0.0, 1.0), pairs, basis, device) for level in levels]
     best = max((one.alike for one in found), default=0.0)
     return next((one for one in found if one.alike >= _NEARLY * best), found[-1])  # none: times that are no numbers
 

@@ -31,14 +31,15 @@ def run_changes(both: Both) -> Iterator[Change]:
             "hardware", f"other hardware: {_gpus(before)} -> {_gpus(after)}, so kernels are not compared by name"
         )
     world, recorded = (
-        (one(before), one(after)) for one in (lambda run: run.side().world_size, lambda run: len(run.ranks))
+        (of(before), of(after)) for of in (lambda run: run.side().world_size, lambda run: len(run.ranks))
     )
     if world[0] != world[1]:
         yield _structure("ranks", f"{counted(world[0], 'rank')} -> {world[1]:,}", world, "ranks")
     elif recorded[0] != recorded[1]:
         yield _structure("ranks", f"{recorded[0]:,} -> {counted(recorded[1], 'rank')} recorded", recorded, "ranks")
-    yield from _pipeline(before, after)
-    if repeats != 1.0 and not _microbatches_explain(before, after):
+    one, other = pipeline_of(before), pipeline_of(after)
+    yield from _pipeline(one, other)
+    if repeats != 1.0 and not (one and other and one.microbatches != other.microbatches):
         what = (
             f"nearly all is done {repeats:.4g} times as often: more microbatches, gradient accumulation, or more "
             "was recorded"
@@ -62,8 +63,7 @@ def pipeline_of(run: RunFacts) -> Any:
     return getattr(run.summary, "pipeline", None)
 
 
-def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
-    one, other = pipeline_of(before), pipeline_of(after)
+def _pipeline(one: Any, other: Any) -> Iterator[Change]:
     if not one or not other:
         if one or other:
             found = "went" if one else "came"
@@ -75,11 +75,6 @@ def _pipeline(before: RunFacts, after: RunFacts) -> Iterator[Change]:
             yield _structure(name, f"{values[0]:,} -> {values[1]:,} {name}", values, name)
     if one.schedule != other.schedule:
         yield _structure("schedule", f"schedule {one.schedule} -> {other.schedule}")
-
-
-def _microbatches_explain(before: RunFacts, after: RunFacts) -> bool:
-    one, other = pipeline_of(before), pipeline_of(after)
-    return bool(one and other and one.microbatches != other.microbatches)
 
 
 def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
@@ -95,8 +90,7 @@ def pipeline_change(before: RunFacts, after: RunFacts) -> PipelineChange | None:
         for name in names
         if (value := getattr(pipeline, name, None)) is not UNSET
     }
-    for side, pipeline in sides.items():
-        columns[f"causes_{side}_ns"] = pipeline.causes_ns if pipeline else {}
+    columns |= {f"causes_{side}_ns": pipeline.causes_ns if pipeline else {} for side, pipeline in sides.items()}
     return PipelineChange(**{"bubble_rate_before": None, "bubble_rate_after": None, **columns})
 
 
@@ -151,11 +145,10 @@ def _reshaped(both: Sequence[tuple[Operation, Operation]]) -> Change:
     )
 
 
-def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[GroupChange]:
-    """Return each function of each communicator of both runs, a step."""
+def communication(before: RunFacts, after: RunFacts, basis: Basis) -> Iterator[GroupChange]:
+    """Yield each function of each communicator of both runs, a step."""
     sides = [_collectives(run) for run in (before, after)]
     per = [len(run.steps_ns) if basis.per != "run" else 1 for run in (before, after)]
-    out = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         one, other = (side.get(key) for side in sides)
         columns = {
@@ -163,22 +156,19 @@ def communication(before: RunFacts, after: RunFacts, basis: Basis) -> list[Group
             for name in ("count", "bytes", "transfer_ns", "wait_ns")
         }
         ranks, turn, kind = key
-        out.append(
-            GroupChange(
-                group=f"ranks {first_few(ranks, 8)}" + (f" ({turn + 1})" if turn else ""),
-                ranks=len(ranks),
-                type=kind,
-                count_before=round(columns["count"][0], 6),
-                count_after=round(columns["count"][1], 6),
-                bytes_before=round(columns["bytes"][0], 3),
-                bytes_after=round(columns["bytes"][1], 3),
-                transfer_before_ns=round(columns["transfer_ns"][0]),
-                transfer_after_ns=round(columns["transfer_ns"][1]),
-                wait_before_ns=round(columns["wait_ns"][0]),
-                wait_after_ns=round(columns["wait_ns"][1]),
-            )
+        yield GroupChange(
+            group=f"ranks {first_few(ranks, 8)}" + (f" ({turn + 1})" if turn else ""),
+            ranks=len(ranks),
+            type=kind,
+            count_before=round(columns["count"][0], 6),
+            count_after=round(columns["count"][1], 6),
+            bytes_before=round(columns["bytes"][0], 3),
+            bytes_after=round(columns["bytes"][1], 3),
+            transfer_before_ns=round(columns["transfer_ns"][0]),
+            transfer_after_ns=round(columns["transfer_ns"][1]),
+            wait_before_ns=round(columns["wait_ns"][0]),
+            wait_after_ns=round(columns["wait_ns"][1]),
         )
-    return out
 
 
 def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collectives]:
@@ -186,10 +176,9 @@ def _collectives(run: RunFacts) -> dict[tuple[tuple[int, ...], int, str], Collec
     differ between runs.
     """
     out = {}
-    if run.summary.run is None:
-        return {}
     turns: dict[tuple[int, ...], int] = defaultdict(int)
-    for group in sorted(run.summary.run.groups, key=lambda one: (one.id is None, one.id or 0, one.name)):
+    groups = [] if run.summary.run is None else run.summary.run.groups
+    for group in sorted(groups, key=lambda one: (one.id is None, one.id or 0, one.name)):
         ranks = tuple(group.ranks)
         for found in group.collectives:
             out[ranks, turns[ranks], found.type] = found

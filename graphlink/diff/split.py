@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -36,9 +36,8 @@ def run_split(before: RunFacts, after: RunFacts, pairs: Sequence[RankPair], basi
     return _split(None, None, *sides)
 
 
-def rank_splits(pairs: Sequence[RankPair], basis: Basis) -> list[Split]:
-    """Return the split of each device of each rank; the only devices of a rank are compared, whatever their numbers."""
-    out = []
+def rank_splits(pairs: Sequence[RankPair], basis: Basis) -> Iterator[Split]:
+    """Yield the split of each device of each rank; the only devices of a rank are compared, whatever their numbers."""
     for pair in pairs:
         one, other = ([time.device for time in rank.entry.gpu] for rank in (pair.before, pair.after))
         if len(one) == len(other) == 1:
@@ -48,8 +47,7 @@ def rank_splits(pairs: Sequence[RankPair], basis: Basis) -> list[Split]:
         for at, at_after in both:
             device = None if at is None else one[at]
             sides = _rank(pair.before, basis, basis.before, at), _rank(pair.after, basis, basis.after, at_after)
-            out.append(_split(pair.rank, device, *sides))
-    return out
+            yield _split(pair.rank, device, *sides)
 
 
 def _busiest(rank: RankFacts) -> int | None:

@@ -69,12 +69,11 @@ def _calls(found: Sequence[Pair], per: str) -> Iterator[Change]:
     """Yield GPU calls by name that are made more or less often where what they launch is not."""
     for name in dict.fromkeys(pair.name for pair in found):
         mine = [pair for pair in found if pair.name == name]
-        counts, times = _counts(mine), _times(mine, "call")
+        counts = _counts(mine)
         path = mine[0].path if len(mine) == 1 else ()
         where = f" in {place(path)}" if path else ""
-        took = f"{ms(times[0])} -> {ms(times[1])} ms in the call {per}"
         what = f"{name}{where} {_often(*counts, per)}"
-        yield _change("call", what, path, (counts, times), f"calls {per}", took, name)
+        yield _change("call", what, path, (counts, _times(mine, "call")), f"calls {per}", f"in the call {per}", name)
 
 
 def _times(pairs: Sequence[Pair], *of: str) -> tuple[float, float]:
@@ -99,9 +98,8 @@ def _operation(path: Path, mine: Sequence[Pair], repeats: float, per: str) -> Ch
     name = next((pair.name for pair in mine if pair.of == "waiting_call"), "") if syncs else ""
     waited = f"; it waits for the GPU in {name}" if syncs else ""
     kind = "synchronisation" if syncs else "operation"
-    took = f"{ms(times[0])} -> {ms(times[1])} ms of {sort} time {per}"
     what = f"{place(path)} {_often(before, after, per)}{waited}"
-    return _change(kind, what, path, ((before, after), times), f"calls {per}", took, name)
+    return _change(kind, what, path, ((before, after), times), f"calls {per}", f"of {sort} time {per}", name)
 
 
 def _often(before: float, after: float, per: str) -> str:
@@ -111,11 +109,22 @@ def _often(before: float, after: float, per: str) -> str:
     return f"went: {amount(before)} {per}" if before else f"came: {amount(after)} {per}"
 
 
-def _change(kind: str, what: str, path: Path, sides: Sides, unit: str, evidence: str, name: str = "") -> Change:
+def _change(
+    kind: str, what: str, path: Path, sides: Sides, unit: str, took: str, name: str, evidence: str = ""
+) -> Change:
+    """Return a change of ``sides``; ``took``: what its times are of, as evidence, if there is no other."""
     counts, times = sides
-    rounded = round(counts[0], 6), round(counts[1], 6)
-    ns = round(times[1] - times[0])
-    return change("structure", kind, what, rounded, unit, path=list(path), name=name, change_ns=ns, evidence=evidence)
+    return change(
+        "structure",
+        kind,
+        what,
+        (round(counts[0], 6), round(counts[1], 6)),
+        unit,
+        path=list(path),
+        name=name,
+        change_ns=round(times[1] - times[0]),
+        evidence=evidence or f"{ms(times[0])} -> {ms(times[1])} ms {took}",
+    )
 
 
 def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iterator[Change]:
@@ -126,10 +135,9 @@ def _inside(path: Path, other: Sequence[Pair], repeats: float, per: str) -> Iter
         yield from _kernels(path, device, repeats, per, where)
     for pair in other:
         if pair.of == "waiting_call":
-            took = f"{ms(pair.mean_ns[0])} -> {ms(pair.mean_ns[1])} ms in the call {per}"
             what = f"waiting for the GPU by {pair.name}{where} {_often(*pair.counts, per)}"
             sides = pair.counts, pair.mean_ns
-            yield _change("synchronisation", what, path, sides, f"calls {per}", took, pair.name)
+            yield _change("synchronisation", what, path, sides, f"calls {per}", f"in the call {per}", pair.name)
 
 
 def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where: str) -> Iterator[Change]:
@@ -137,22 +145,16 @@ def _kernels(path: Path, other: Sequence[Pair], repeats: float, per: str, where:
     came = [pair for pair in other if pair.counts[1] > pair.counts[0] * repeats]
     went = [pair for pair in other if pair.counts[1] < pair.counts[0] * repeats]
     more, fewer = (sum(abs(pair.counts[1] - pair.counts[0] * repeats) for pair in pairs) for pairs in (came, went))
-    if came and went:
-        times = _times(other, *DEVICE)
-        names = [max(pairs, key=lambda pair: abs(pair.change_ns)).name for pairs in (went, came)]
+    names = [max(pairs, key=lambda pair: abs(pair.change_ns)).name for pairs in (went, came) if pairs]
+    mine = other if len(names) > 1 else came or went
+    sides, took = (_counts(mine), _times(mine, *DEVICE)), f"of device time {per}"
+    if len(names) > 1:
         what = f"other kernels{where}: {_short(names[0])} -> {_short(names[1])}{', ...' if len(other) > 2 else ''}"
-        counts = _counts(other)
-        changed = f"{amount(fewer)} went and {amount(more)} came {per}"
-        took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}; {changed}"
-        yield _change("kernels", what, path, (counts, times), f"kernels {per}", took, names[1])
-        return
-    for mine in (came, went):
-        if mine:
-            times, counts = _times(mine, *DEVICE), _counts(mine)
-            first = max(mine, key=lambda pair: abs(pair.change_ns))
-            what = f"{_short(first.name)}{', ...' if len(mine) > 1 else ''}{where} {_often(*counts, per)}"
-            took = f"{ms(times[0])} -> {ms(times[1])} ms of device time {per}"
-            yield _change("kernel", what, path, (counts, times), f"kernels {per}", took, first.name)
+        took += f"; {amount(fewer)} went and {amount(more)} came {per}"
+        yield _change("kernels", what, path, sides, f"kernels {per}", took, names[1])
+    elif names:
+        what = f"{_short(names[0])}{', ...' if len(mine) > 1 else ''}{where} {_often(*sides[0], per)}"
+        yield _change("kernel", what, path, sides, f"kernels {per}", took, names[0])
 
 
 def _short(name: str) -> str:
@@ -184,5 +186,5 @@ def _streams(pairs: Sequence[Pair], noise: Noise, per: str) -> Iterator[Change]:
         what = f"{place(first.path)}{', ...' if len(mine) > 1 else ''} runs on stream {other[1]}, not {one[1]}"
         behind = ", behind the work that is there" if shared else ", a stream of its own"
         sides = _counts(mine), (0.0, times[1])
-        took = f"{ms(times[1])} ms of device time {per} moved"
-        yield _change("stream", what + behind, first.path, sides, f"device ops {per}", took, first.name)
+        evidence = f"{ms(times[1])} ms of device time {per} moved"
+        yield _change("stream", what + behind, first.path, sides, f"device ops {per}", "", first.name, evidence)

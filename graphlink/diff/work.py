@@ -36,7 +36,13 @@ def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, toget
     """Yield what changed in the time of what a rank does as often as before. ``together``: ranks are matched, so
     communication is compared by its transfer, not by its kernels, which wait for late ranks."""
     between = [pair for pair in pairs if pair.of == "host" and pair.path == (PYTHON,)] if repeats == 1.0 else []
-    same = [pair for pair in pairs if pair.path != (PYTHON,) and _as_often(pair, noise, repeats)]
+    same = [
+        pair
+        for pair in pairs
+        if pair.path != (PYTHON,)
+        # a data loader runs as often, whatever is inside it
+        and ((pair.of == "host" and loads(pair.path)) or not noise.counts_differ(pair, repeats))
+    ]
     scaled = [*between, *(_scaled(pair, repeats) for pair in same)]
     changed = [pair for pair in scaled if noise.part_differs(pair)]
     for of, whole in (
@@ -58,12 +64,6 @@ def work(pairs: Sequence[Pair], noise: Noise, repeats: float, per: str, *, toget
     late = [pair for pair in changed if pair.of == "late"]
     if late:
         yield _late(late, per)
-
-
-def _as_often(pair: Pair, noise: Noise, repeats: float) -> bool:
-    """Tell whether something is done as often; a data loader always is, whatever is inside it."""
-    loading = pair.of == "host" and loads(pair.path)
-    return loading or not noise.counts_differ(pair, repeats)
 
 
 def _scaled(pair: Pair, repeats: float) -> Pair:
@@ -273,13 +273,9 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
         or near[counts].sum() <= counts.sum() / 2
     ):
         return None
-    return middle if _explains(middle, float(before.sum()), float(after.sum())) else None
-
-
-def _explains(factor: float, before: float, after: float) -> bool:
-    """Tell whether a factor of all of the time is most of its change, from either run: else a part changed more."""
-    rest = max(abs(before * factor - after), abs(before - after / factor))
-    return rest <= (1 - _EXPLAINED) * abs(after - before)
+    one, other = float(before.sum()), float(after.sum())
+    rest = max(abs(one * middle - other), abs(one - other / middle))  # from either run
+    return middle if rest <= (1 - _EXPLAINED) * abs(other - one) else None  # else a part changed more
 
 
 def groups_of(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
@@ -326,9 +322,7 @@ def _time(pairs: Sequence[Pair]) -> float:
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """Return the path of all, or what all end with."""
-    if len(set(paths)) == 1:
-        return paths[0]
+    """Return what all paths end with."""
     end: list[str] = []
     for names in zip(*(path[::-1] for path in paths), strict=False):
         if len(set(names)) > 1:
