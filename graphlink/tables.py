@@ -164,6 +164,13 @@ def sums(count: int, rows: NDArray[np.integer], values: NDArray[Any] | int) -> I
     return out
 
 
+def most(keys: NDArray[np.integer], amounts: NDArray[Any]) -> tuple[int, int]:
+    """Return the value of ``keys`` that has the largest sum of ``amounts``, and that sum; there must be one."""
+    values, which = numbered_values(keys)
+    spent = sums(len(values), which, amounts)
+    return int(values[spent.argmax()]), int(spent.max())
+
+
 def least(count: int, rows: NDArray[np.integer], values: NDArray[Any], none: int = MOST) -> I64:
     """Return a column of ``count`` rows that has the least of the ``values`` at each of ``rows``, none above ``none``,
     which stands where there is none.

@@ -197,19 +197,23 @@ def readme(plan: Plan) -> bytes:
 
 def network_lines(plan: Plan) -> list[str]:
     """Describe the network of a plan, with its evidence, in lines."""
-    lines = []
-    for d in plan.network:
-        lines.append(
-            f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns"
+    lines = [
+        line
+        for d in plan.network
+        for line in (
+            f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns",
+            *(f"  {e}" for e in d.evidence),
         )
-        lines += [f"  {e}" for e in d.evidence]
-    if len(plan.network) > 1:
-        lines.append("Two dimensions: take the congestion-unaware binary, the other one has one dimension.")
-    if plan.alone is not None:
-        lines.append("One rank: ASTRA-sim needs two, so trace.1.et is one that computes 1 us; trace.0.et is a copy.")
-    if plan.replay_only:
-        lines.append("replay-only: communication takes its recorded time and the network is not used.")
-    return lines
+    ]
+    notes = (
+        (len(plan.network) > 1, "Two dimensions: take the congestion-unaware binary, the other one has one dimension."),
+        (
+            plan.alone is not None,
+            "One rank: ASTRA-sim needs two, so trace.1.et is one that computes 1 us; trace.0.et is a copy.",
+        ),
+        (plan.replay_only, "replay-only: communication takes its recorded time and the network is not used."),
+    )
+    return [*lines, *(text for holds, text in notes if holds)]
 
 
 def as_json(value: object) -> bytes:

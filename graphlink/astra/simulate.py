@@ -238,6 +238,12 @@ def recorded_and_replayed(run: Simulatable) -> tuple[list[RankTimes], int]:
     return ranks, sum(one.waited_ns for one in slot_waits(work, played))
 
 
+def last_ns(ranks: Sequence[RankTimes]) -> int | None:
+    """Return when the last rank ends in the replay; None where one never does."""
+    ends = [rank.replayed_ns for rank in ranks]
+    return None if None in ends else max(end_ns for end_ns in ends if end_ns is not None)
+
+
 def _by_word(words: U8, ns: I64) -> dict[str, int]:
     return {word: int(ns[words == k].sum()) for k, word in enumerate(WORDS)}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from graphlink.astra.simulate import (
     Simulation,
     Simulator,
     SimulatorRun,
+    last_ns,
     nodes_of,
     recorded_and_replayed,
     simulate,
@@ -93,26 +95,16 @@ def _simulated(
     replayed: bool,
 ) -> list[SimulatorRun]:
     """Simulate each run on each network; ``replayed``: also replay each on the same slots."""
+    pairs = [*islice(product(range(len(runs)), networks), MOST_RUNS)]
+    some = runs[: pairs[-1][0] + 1]
+    known = [(nodes_of(run.work, simulator.reader), run.harms(simulator.reader, stops=True)) for run in some]
+    graph_bytes = [sum(path.stat().st_size for path in run.paths.values()) for run in some]
+    ends_ns = [last_ns(recorded_and_replayed(run)[0]) if replayed else None for run in some]
     tasks: list[Simulation] = []
-    names: list[str] = []
-    estimates: list[int] = []
-    ends: list[int | None] = []
-    for run in runs:
-        some = networks[: MOST_RUNS - len(tasks)]
-        if not some:
-            break
-        nodes, reasons = nodes_of(run.work, simulator.reader), run.harms(simulator.reader, stops=True)
-        for network in some:
-            out = made / f"{len(tasks)}"
-            tasks.append(Simulation(planned(run, out, network), out, simulator, nodes, reasons))
-            names.append(f"{run.folder} run {len(tasks)}")
-        graph_bytes = sum(path.stat().st_size for path in run.paths.values())
-        estimates += [_OWN_BYTES + _BYTES_A_BYTE * graph_bytes] * len(some)
-        ends += [_replayed_ns(run) if replayed else None] * len(some)
+    for k, network in pairs:
+        out = made / f"{len(tasks)}"
+        tasks.append(Simulation(planned(runs[k], out, network), out, simulator, *known[k]))
+    names = [f"{runs[k].folder} run {number}" for number, (k, _) in enumerate(pairs, 1)]
+    estimates = [_OWN_BYTES + _BYTES_A_BYTE * graph_bytes[k] for k, _ in pairs]
     outcomes = succeeded(run_all(simulate, tasks, names, runs_on, estimates, "simulations"))
-    return [replace(outcome, replayed_ns=end_ns) for outcome, end_ns in zip(outcomes, ends, strict=True)]
-
-
-def _replayed_ns(run: Simulatable) -> int | None:
-    ends = [rank.replayed_ns for rank in recorded_and_replayed(run)[0]]
-    return None if None in ends else max(end_ns for end_ns in ends if end_ns is not None)
+    return [replace(outcome, replayed_ns=ends_ns[k]) for outcome, (k, _) in zip(outcomes, pairs, strict=True)]

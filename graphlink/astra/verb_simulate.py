@@ -146,15 +146,14 @@ def text(found: Simulated, *, swept: bool, verbose: bool = False) -> Lines:
 
 
 def _one(found: Simulated, run: SimulatorRun, *, verbose: bool) -> Lines:
-    from graphlink.astra.simulate import text_of_network
+    from graphlink.astra.simulate import last_ns, text_of_network
 
     by = f"{found.folder} in {Path(found.simulator).name} ({found.reader})"
     network = f"  network: {text_of_network(run.network)}"
     if run.total_ns is None:
         return [f"{by}: the simulation failed", network]
     longest = _longest(found)
-    replayed = [one.replayed_ns for one in found.ranks]
-    last = None if None in replayed else max(one for one in replayed if one is not None)
+    last = last_ns(found.ranks)
     nodes = (
         "nodes not counted: more than the log keeps" if run.executed is None else f"all {run.executed:,} nodes executed"
     )

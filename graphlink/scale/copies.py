@@ -74,7 +74,6 @@ class Copied:
     """
 
     rank: int
-    world: int
     groups: Mapping[int, int]
     peers: Mapping[int, int]
 
@@ -182,25 +181,34 @@ def _refuse_messages(graphs: Mapping[int, Graph], axis: Axis) -> None:
 
 def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Groups) -> str | None:
     """Return why the graph of ``rank`` of a run of ``ranks`` cannot be copied; None where it can. Linear."""
-    if graph.metadata.made is not None:
-        return "was made, not recorded"
-    if graph.metadata.graphlink is None or not graph.timed or not len(graph.id):
-        return "is no recorded graph of graphlink, with times in ns"
-    if graph.metadata.host is not None:
-        return "does not have all host nodes (--host)"
     file = graph.file
-    if len(file.faults.node) or len(file.duplicate_ids) or (np.diff(graph.id) != 1).any():
-        return "is damaged: its ids or dependencies are not those of one graph"
-    if (graph.edge_kind == UNKNOWN_DEP).any() or (graph.source >= graph.target).any():
-        return "is damaged: dependencies have no kind, or lead back"
-    if any((graph.integers(name) < 0).any() for name in _TIMES):
-        return "is damaged: a time or size is below 0"
-    if (
-        not np.isin(graph.type, (NodeType.COMP, NodeType.COMM_COLL, *_MESSAGES)).all()
-        or (graph.host & (graph.type != NodeType.COMP)).any()
-    ):
-        return "is damaged: a node is of a type that graphlink does not write"
-    return _unfit_communication(graph, rank, ranks, groups)
+    reasons = (
+        (graph.metadata.made is not None, "was made, not recorded"),
+        (
+            graph.metadata.graphlink is None or not graph.timed or not len(graph.id),
+            "is no recorded graph of graphlink, with times in ns",
+        ),
+        (graph.metadata.host is not None, "does not have all host nodes (--host)"),
+        (
+            len(file.faults.node) or len(file.duplicate_ids) or (np.diff(graph.id) != 1).any(),
+            "is damaged: its ids or dependencies are not those of one graph",
+        ),
+        (
+            (graph.edge_kind == UNKNOWN_DEP).any() or (graph.source >= graph.target).any(),
+            "is damaged: dependencies have no kind, or lead back",
+        ),
+        (
+            any((graph.integers(name) < 0).any() for name in _TIMES),
+            "is damaged: a time or size is below 0",
+        ),
+        (
+            not np.isin(graph.type, (NodeType.COMP, NodeType.COMM_COLL, *_MESSAGES)).all()
+            or (graph.host & (graph.type != NodeType.COMP)).any(),
+            "is damaged: a node is of a type that graphlink does not write",
+        ),
+    )
+    why = next((why for holds, why in reasons if holds), None)
+    return why or _unfit_communication(graph, rank, ranks, groups)
 
 
 def _unfit_communication(graph: Graph, rank: int, ranks: Collection[int], groups: Groups) -> str | None:
@@ -253,7 +261,7 @@ def _copied(graph: Graph, who: Copied, took_ns: I64, ended_ns: I64, task: CopyTa
     self_ns = np.rint(graph.self_ns * (took_ns / np.maximum(graph.duration_ns, 1)))
     changed = replace(
         graph,
-        metadata=replace(metadata, epoch_ns=(metadata.epoch_ns or 0) + begin, rank=who.rank, world_size=who.world),
+        metadata=replace(metadata, epoch_ns=(metadata.epoch_ns or 0) + begin, rank=who.rank),
         start_ns=start,
         end_ns=np.where(host, _host_ends(graph, start, end), end + graph.overlap_ns),
         duration_ns=took_ns,

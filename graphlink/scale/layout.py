@@ -117,12 +117,10 @@ def _lines(graphs: Mapping[int, Graph], groups: Groups, world: int) -> dict[tupl
     """
     used = sorted(set(np.unique(graphs[0].group).tolist()) - {NO_GROUP})
     everyone = tuple(range(world))
-    members = {g: tuple(sorted(groups.get(g, everyone))) for g in used}
+    members = {g: ranks for g in used if len(ranks := tuple(sorted(groups.get(g, everyone)))) > 1}
     all_sets = {tuple(sorted(ranks)) for ranks in groups.values()} | {everyone}
     out: dict[tuple[int, int], list[int]] = defaultdict(list)
     for g, ranks in members.items():
-        if len(ranks) < 2:
-            continue
         line = Axis(len(ranks), ranks[1] - ranks[0])
         sets = {tuple(line.moved(rank, place, line.size) for place in range(line.size)) for rank in range(world)}
         if world % (line.size * line.stride) == 0 and ranks in sets and sets <= all_sets:
@@ -143,8 +141,7 @@ def step_of(graph: Graph) -> I64:
     """Return the step of each node: how many marks of steps begin no later, less one; 0 where there are no marks."""
     marks = fits(STEP_MARK, graph.strings)
     starts = np.sort(graph.start_ns[marks[graph.name] & graph.host])
-    steps: I64 = np.searchsorted(starts, graph.start_ns, "right") - 1
-    return np.maximum(steps, 0)
+    return np.asarray(np.maximum(np.searchsorted(starts, graph.start_ns, "right") - 1, 0))
 
 
 def _chained(graph: Graph, group: int) -> float:

@@ -12,6 +12,7 @@ there the number of ops of those that stand alone does.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,7 +29,7 @@ from graphlink.pipeline.schedules import ONE_CHUNK, ActionTimes, Order, Timed, o
 from graphlink.pipeline.theory import Measured, measure
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import in_order, numbered_values, places, tuples, turns
+from graphlink.tables import in_order, most, places, tuples, turns
 
 MOST_ACTIONS: Final = 10_000_000
 RULE: Final = "messages between stages"
@@ -188,18 +189,6 @@ class _Unit:
     ends: Pass | None
 
 
-def stage_ranges(
-    graphs: Mapping[int, Graph], skew_ns: Mapping[int, int], axis: Axis, ranks: tuple[int, ...]
-) -> tuple[Ranges, ...]:
-    """Return the forwards and backwards of the stages ``ranks`` of one pipeline, in their order; times since the first
-    start of all.
-
-    Raises:
-        InputError: the messages do not tell them.
-    """
-    return tuple(_ranges(graphs[rank], skew_ns[rank], axis, place, rank) for place, rank in enumerate(ranks))
-
-
 def message_bytes(graphs: Mapping[int, Graph], axis: Axis, actions: int) -> tuple[int, int] | None:
     """Return the bytes that go from stage to stage with a forward and with a backward, on average; None where no sizes
     were recorded.
@@ -217,7 +206,13 @@ def message_bytes(graphs: Mapping[int, Graph], axis: Axis, actions: int) -> tupl
     return (forward, backward) if forward > 0 and backward > 0 else None
 
 
-def _ranges(graph: Graph, skew_ns: int, axis: Axis, place: int, rank: int) -> Ranges:
+def stage_ranges(graph: Graph, skew_ns: int, axis: Axis, place: int, rank: int) -> Ranges:
+    """Return the forwards and backwards of the stage ``place`` of a pipeline, that of ``rank``; times since the first
+    start of all ranks.
+
+    Raises:
+        InputError: the messages do not tell them.
+    """
     op = _computation(graph)
     units = list(_units(graph, op, axis, place))
     parts = _split(units, place == 0, place == axis.size - 1)
@@ -249,10 +244,8 @@ def _computation(graph: Graph) -> I64:
     kernel = np.flatnonzero(np.isin(works_of(graph), (Work.KERNEL, Work.COPY)))
     if not len(kernel):
         raise InputError("no device computes in these graphs, so nothing tells a forward from a backward", todo=_TODO)
-    stream, which = numbered_values(graph.stream[kernel])
-    busiest = int(np.bincount(which, weights=graph.duration_ns[kernel]).argmax())
-    own = kernel[graph.stream[kernel] == stream[busiest]]
-    return in_order(own, graph.start_ns)
+    busiest, _ = most(graph.stream[kernel], graph.duration_ns[kernel])
+    return in_order(kernel[graph.stream[kernel] == busiest], graph.start_ns)
 
 
 def _units(graph: Graph, op: I64, axis: Axis, place: int) -> Iterator[_Unit]:
@@ -270,16 +263,13 @@ def _units(graph: Graph, op: I64, axis: Axis, place: int) -> Iterator[_Unit]:
 
 def _split(units: list[_Unit], first: bool, last: bool) -> list[tuple[int, int, Pass]]:
     """Return begin, end and phase of each forward and backward; none where that is not told."""
-    if first:
-        alone = {unit.high - unit.low for unit in units if (unit.begins, unit.ends) == (None, Pass.F)}
-        both = {unit.high - unit.low for unit in units if (unit.begins, unit.ends) == (Pass.B, Pass.F)}
-        back = {unit.high - unit.low for unit in units if (unit.begins, unit.ends) == (Pass.B, None)}
-    else:
-        alone = {unit.high - unit.low for unit in units if (unit.begins, unit.ends) == (Pass.F, None)}
-        both, back = set[int](), set[int]()
+    sizes = defaultdict[tuple[Pass | None, Pass | None], list[int]](list)
+    for unit in units:
+        sizes[unit.begins, unit.ends].append(unit.high - unit.low)
     # what has more is a forward or backward beside the rest of a step: the least is one alone
-    forward = min(alone, default=0)
-    backward = min(back | {size - forward for size in both if forward}, default=0)
+    forward = min(sizes[(None, Pass.F) if first else (Pass.F, None)], default=0)
+    both = (size - forward for size in sizes[Pass.B, Pass.F] if forward)
+    backward = min([*sizes[Pass.B, None], *both], default=0)  # of the first stage
     out: list[tuple[int, int, Pass]] = []
     for unit in units:
         what, size = (unit.begins, unit.ends), unit.high - unit.low

@@ -186,7 +186,11 @@ def _pipelines(run: _Recorded, axes: Mapping[str, Axis]) -> tuple[list[tuple[Ran
     skew = dict(zip(run.graphs, run.match.clock.skew_ns.tolist(), strict=True))
     firsts = [rank for rank in run.graphs if axis.of(rank) == 0]
     stages = [tuple(axis.moved(rank, place, axis.size) for place in range(axis.size)) for rank in firsts]
-    return [stage_ranges(run.graphs, skew, axis, ranks) for ranks in stages], RULE, False
+    lines = [
+        tuple(stage_ranges(run.graphs[rank], skew[rank], axis, place, rank) for place, rank in enumerate(ranks))
+        for ranks in stages
+    ]
+    return lines, RULE, False
 
 
 def _summary_of_pipeline(
@@ -247,12 +251,11 @@ def _summary_of_pipeline(
 def _off(whole: Longer) -> list[str]:
     """Warn where the recorded steps, played in the same way, take another time."""
     off = abs(whole.played_makespan_ns / max(whole.recorded_makespan_ns, 1) - 1)
-    if off <= _OFF:
-        return []
-    return [
+    told = (
         f"the recorded steps played in this way are {100 * off:.0f} % off: what they took is not all in forwards, "
         "backwards and transfers (graphlink bubbles DIR says what else), and a prediction can be as far off"
-    ]
+    )
+    return [told] if off > _OFF else []
 
 
 def _recorded(folder: Path) -> _Recorded:
@@ -305,7 +308,8 @@ def _tasks(
 ) -> Iterator[CopyTask]:
     """Yield the work on all copies."""
     work, match = run.work, run.match
-    metadata = Metadata(SCHEMA_VERSION, __version__, match.clock.origin_ns or 0, made=run.made)
+    origin_ns = match.clock.origin_ns or 0
+    metadata = Metadata(SCHEMA_VERSION, __version__, origin_ns, world_size=made.world, made=run.made)
     # above the number of collectives of all ranks, as in ``ranks.group_ids.first_id``
     first_id = made.world * max(how_many(one.type == NodeType.COMM_COLL) for one in run.graphs.values())
     for k, (rank, path) in enumerate(run.paths.items()):
@@ -340,7 +344,6 @@ def _copied(run: _Recorded, made: Copies, rank: int) -> list[Copied]:
     return [
         Copied(
             rank=number,
-            world=made.world,
             groups={group: numbers[k] for group, numbers in groups.items()},
             peers={peer: numbers[k] for peer, numbers in peers.items()},
         )
@@ -358,9 +361,8 @@ def _summary(
     written: tuple[int, list[str]],
 ) -> Scaled:
     """Return the summary of copies. ``written``: nodes and files."""
-    sizes = {name: made.size if name == "data" else axis.size for name, axis in axes.items()}
     collectives = list(_collectives(run, comm))
-    few = len(made.groups) <= MOST_GROUPS
+    many = f"{len(made.groups):,} communicators: ASTRA-sim means ids up to {MOST_GROUPS} to be used"
     shards = any(one.type == "ALL_GATHER" and one.bytes_made != one.bytes_recorded for one in collectives)
     return Scaled(
         source=str(run.folder),
@@ -368,7 +370,13 @@ def _summary(
         ranks=made.world,
         nodes=written[0],
         axes=[
-            MadeAxis(name=name, recorded=axis.size, made=sizes[name], stride=axis.stride, why=axis.why)
+            MadeAxis(
+                name=name,
+                recorded=axis.size,
+                made=made.size if name == "data" else axis.size,
+                stride=axis.stride,
+                why=axis.why,
+            )
             for name, axis in axes.items()
         ],
         copies=[
@@ -382,11 +390,15 @@ def _summary(
         recorded_replayed_ns=_replayed_ns(run),
         predicted_ns=predicted_ns,
         rule=list(comm.rule.why),
-        assumed=list(_assumed(collectives, seed, shards=shards)),
-        unknown=list(_unknown(shards=shards)),
-        warnings=[]
-        if few
-        else [f"{len(made.groups):,} communicators: ASTRA-sim means ids up to {MOST_GROUPS} to be used"],
+        assumed=_assumed(collectives, seed, shards=shards),
+        unknown=[
+            "whether links are shared or slower between more machines: --bandwidth and --latency set what a collective "
+            "gets",
+            "slower ranks than any that was recorded, and failures",
+            *["the time of optimizers on smaller shards, and of kernels that unpack gathered parameters: as recorded"]
+            * shards,
+        ],
+        warnings=[many] if len(made.groups) > MOST_GROUPS else [],
         files=written[1],
     )
 
@@ -416,26 +428,20 @@ def _replayed_ns(run: _Recorded) -> int:
     return play_coupled(run.work, run.match).total_ns
 
 
-def _assumed(collectives: Sequence[MadeCollective], seed: int | None, *, shards: bool) -> Iterator[str]:
-    yield "each rank has as much data a step as recorded: the whole batch grows with the ranks"
-    yield "sums of gradients have as many bytes as recorded"
-    if shards:
-        yield (
-            "what is gathered in communicators that also scatter gradients is parameters: a rank has a smaller "
-            "shard of them"
-        )
-    if any(one.type == "ALL_TO_ALL" for one in collectives):
-        yield "in exchanges of all with all a rank sends and receives as many bytes as recorded, to and from more ranks"
-    if seed is None:
-        yield "copies take exactly what the recorded rank took (--no-spread)"
-    else:
-        yield f"ops of copies take what ranks of their role were recorded to take, drawn with seed {seed}"
-
-
-def _unknown(*, shards: bool) -> Iterator[str]:
-    yield (
-        "whether links are shared or slower between more machines: --bandwidth and --latency set what a collective gets"
+def _assumed(collectives: Sequence[MadeCollective], seed: int | None, *, shards: bool) -> list[str]:
+    gathered = (
+        "what is gathered in communicators that also scatter gradients is parameters: a rank has a smaller shard of "
+        "them"
     )
-    yield "slower ranks than any that was recorded, and failures"
-    if shards:
-        yield "the time of optimizers on smaller shards, and of kernels that unpack gathered parameters: as recorded"
+    exchanged = (
+        "in exchanges of all with all a rank sends and receives as many bytes as recorded, to and from more ranks"
+    )
+    return [
+        "each rank has as much data a step as recorded: the whole batch grows with the ranks",
+        "sums of gradients have as many bytes as recorded",
+        *[gathered] * shards,
+        *[exchanged] * any(one.type == "ALL_TO_ALL" for one in collectives),
+        "copies take exactly what the recorded rank took (--no-spread)"
+        if seed is None
+        else f"ops of copies take what ranks of their role were recorded to take, drawn with seed {seed}",
+    ]

@@ -9,6 +9,7 @@ communication, by which each copy can be replayed by itself (``scale.copy``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -51,7 +52,7 @@ class _Pass:
         self.fixed, self.member = work.fixed_ns.tolist(), work.member.tolist()
         self.place, self.begin = work.position.tolist(), match.clock.begin_ns.tolist()
         nodes = sum(len(ranks) * len(file.name) for ranks, file in zip(self.ranks, work.files, strict=True))
-        self.drawn = self._drawn() if nodes <= _AT_ONCE else []
+        self.drawn = [*self._drawn()] if nodes <= _AT_ONCE else []
         self.collective = np.where(match.code == COLLECTIVE, match.partner, NOWHERE).tolist()
         self.instance = self._instances(copies)
         self.missing = match.expected.tolist()
@@ -78,15 +79,13 @@ class _Pass:
         known = {key: np.searchsorted(every[key[0]], numbers) for key, numbers in copies.numbers.items()}
         return known | {(NO_GROUP, rank): np.zeros(len(ranks), np.int64) for rank, ranks in copies.ranks.items()}
 
-    def _drawn(self) -> list[I64]:
-        """Return of each rank what its nodes take on each copy, one row per node."""
+    def _drawn(self) -> Iterator[I64]:
+        """Yield of each rank what its nodes take on each copy, one row per node."""
         own_ns = self.work.cost_ns - self.work.fixed_ns
-        drawn = []
         for spread, ranks, (low, high) in zip(self.spreads, self.ranks, self.work.bounds, strict=True):
             of_file = np.empty(high - low, np.int64)
             of_file[self.work.position[low:high]] = own_ns[low:high]
-            drawn.append(np.stack([spread.ns(of_file, rank) for rank in ranks.tolist()], axis=1))
-        return drawn
+            yield np.stack([spread.ns(of_file, rank) for rank in ranks.tolist()], axis=1)
 
     def _cost(self, node: int) -> I64:
         """Return what a node takes on each copy, with its start delay."""
@@ -121,7 +120,12 @@ class _Pass:
                     if not self.left[after]:
                         free.append(after)
         if ran < len(self.work):
-            self._refuse()
+            node = next(node for node, left in enumerate(self.left) if left > 0)
+            raise InputError(
+                f"rank {self.work.rank(node)} waits for ever in node {self.work.id(node)} "
+                f"({self.work.name(node)[:60]})",
+                todo="graphlink replay DIR --machine coupled says for what; record all ranks of the run",
+            )
         return ends, last_ns
 
     def _arrive(self, node: int, end_ns: I64) -> list[tuple[int, I64]]:
@@ -140,10 +144,3 @@ class _Pass:
 
     def _copies_of(self, group: int, node: int) -> I64:
         return self.instance[group, self.work.ranks[self.member[node]]]
-
-    def _refuse(self) -> None:
-        node = next(node for node, left in enumerate(self.left) if left > 0)
-        raise InputError(
-            f"rank {self.work.rank(node)} waits for ever in node {self.work.id(node)} ({self.work.name(node)[:60]})",
-            todo="graphlink replay DIR --machine coupled says for what; record all ranks of the run",
-        )

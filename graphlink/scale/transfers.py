@@ -93,13 +93,9 @@ def grown_bytes(
 
 def _terms(steps: str, wire: str, kind: I64, members: F64, size_bytes: F64) -> tuple[F64, F64]:
     """Return the steps of transfers and their bytes on the wire."""
-    count = np.ones(len(kind))
-    if steps == TREE:
-        count = np.ceil(np.log2(np.maximum(members, 2)))
-    elif steps == _RING:
-        count = np.maximum(members - 1, 1.0)
-    if steps in _NAMES:
-        count = np.where(kind == CollectiveType.ALL_REDUCE, 2 * count, count)
+    counts = {TREE: np.ceil(np.log2(np.maximum(members, 2))), _RING: np.maximum(members - 1, 1.0)}
+    twice = np.where(kind == CollectiveType.ALL_REDUCE, 2, 1)
+    count = counts[steps] * twice if steps in counts else np.ones(len(kind))
     return count, size_bytes * wire_share(kind, members) if wire == _WIRES[0] else size_bytes
 
 
@@ -132,11 +128,11 @@ def _why(found: Transfers, sizes: I64, steps: str, wire: str, error: float) -> t
 
 def _given(rule: Rule, gigabytes_per_s: float | None, latency_ns: float | None) -> Rule:
     if gigabytes_per_s is not None:
-        told = f"bandwidth {gigabytes_per_s:g}e9 bytes/s: as given with --bandwidth"
-        rule = replace(rule, ns_per_byte=1 / gigabytes_per_s, why=(*rule.why, told), given=True)
+        why = (*rule.why, f"bandwidth {gigabytes_per_s:g}e9 bytes/s: as given with --bandwidth")
+        rule = replace(rule, ns_per_byte=1 / gigabytes_per_s, why=why, given=True)
     if latency_ns is not None:
-        told = f"latency {latency_ns:g} ns a step: as given with --latency"
-        rule = replace(rule, latency_ns=latency_ns, why=(*rule.why, told), given=True)
+        why = (*rule.why, f"latency {latency_ns:g} ns a step: as given with --latency")
+        rule = replace(rule, latency_ns=latency_ns, why=why, given=True)
     return rule
 
 
