@@ -4,7 +4,7 @@ the parts add up to the ns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,13 +53,12 @@ def own_clock_ns(linked: Linked) -> I64:
     return np.zeros(len(linked.trace.device.start_ns), np.int64) if clocks is None else clocks.offset_ns
 
 
-def busy(linked: Linked, comm: Communication) -> list[Busy]:
-    """Return one entry a device that ran anything, by number; O(n log n) in device rows."""
+def busy(linked: Linked, comm: Communication) -> Iterator[Busy]:
+    """Yield one entry a device that ran anything, by number; O(n log n) in device rows."""
     device, offset_ns = linked.trace.device, own_clock_ns(linked)
     is_comm = marked(len(device.start_ns), comm.device_row)
     is_copy = (device.kind == DeviceKind.MEMCPY) & ~is_comm
     start_ns, end_ns = device.start_ns + offset_ns, device.end_ns + offset_ns
-    out = []
     for number in np.unique(device.device).tolist():
         rows = in_order(np.flatnonzero((device.device == number) & (device.kind != DeviceKind.HOST)), start_ns)
         start, end = start_ns[rows], end_ns[rows]
@@ -74,8 +73,7 @@ def busy(linked: Linked, comm: Communication) -> list[Busy]:
             if communicates.any() and sets.any()
             else (unions[0], unions[3])
         )
-        out.append(Busy(start, end, number, rows, device.sm_share[rows], *unions, *others))
-    return out
+        yield Busy(start, end, number, rows, device.sm_share[rows], *unions, *others)
 
 
 # what it did over time, and in windows of time, by group and by stream, and how much of it its kernels can fill
@@ -132,17 +130,12 @@ def parts(one: Busy, from_ns: I64, to_ns: I64) -> tuple[I64, I64, I64, I64, I64,
         spans.overlap_ns(covered, from_ns, to_ns)
         for covered in (one.compute, one.working, one.any, one.comm, one.copies, one.kernels, one.launched)
     )
-    return compute, working, busy, comm, copies, kernels + comm - launched, _sm_efficiency(one, from_ns, to_ns)
-
-
-def _sm_efficiency(one: Busy, from_ns: I64, to_ns: I64) -> F64:
-    """Return sum(share of SMs x time) / sum(time) of the kernels in each window, cut at its ends. Linear in kernels and
-    windows.
-    """
     rows = np.flatnonzero(one.sm_share > 0)
     row, window, took_ns = spans.overlaps(Spans(from_ns, to_ns), one.start_ns[rows], one.end_ns[rows])
+    # sum(share of SMs x time) / sum(time) of the kernels in each window, cut at its ends
     whole, filled = (np.bincount(window, ns, len(from_ns)) for ns in (took_ns, took_ns * one.sm_share[rows[row]]))
-    return np.where(whole > 0, filled / np.maximum(whole, 1), np.nan)
+    efficiency = np.where(whole > 0, filled / np.maximum(whole, 1), np.nan)
+    return compute, working, busy, comm, copies, kernels + comm - launched, efficiency
 
 
 def share(part: float, whole: float) -> float | UnsetType:

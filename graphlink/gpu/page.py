@@ -85,13 +85,16 @@ def segments(one: DeviceTime) -> list[Segment]:
     return [*busy, *(Segment(cause, one.idle_by_cause_ns[cause]) for cause in CAUSES if cause in one.idle_by_cause_ns)]
 
 
-def _label(rank: Rank, one: DeviceTime) -> str:
-    return f"rank {rank.rank}" if len(rank.gpu) == 1 else f"rank {rank.rank}, GPU {one.device}"
-
-
 def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) -> Bars:
     order = sorted(devices, key=lambda pair: -pair[1].idle_ns / (pair[1].to_ns - pair[1].from_ns or 1))
-    bars = [Bar(_label(rank, one), segments(one), time(one.whole_ns) + replay_words(one)) for rank, one in order]
+    bars = [
+        Bar(
+            f"rank {rank.rank}{f', GPU {one.device}' * (len(rank.gpu) > 1)}",
+            segments(one),
+            time(one.whole_ns) + replay_words(one),
+        )
+        for rank, one in order
+    ]
     return Bars(
         "gpu-by-rank",
         f"GPU time by rank{f', {len(devices)} of {every}' * (every > len(devices))}",

@@ -94,7 +94,7 @@ def gpu_time(
     ``late``: for how long communication nodes ran until the last rank came; ``excluded``: of those in which that counts
     in no sum.
     """
-    devices, cut = busy(linked, comm), steps_of(linked)
+    devices, cut = [*busy(linked, comm)], steps_of(linked)
     hosts = Hosts(graph, linked, late)
     gpu, idle, launched = [], [], _graph_launches(linked, {one.device for one in devices})
     by_step: list[list[DeviceTime]] = [[] for _ in cut.names]

@@ -15,7 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import OTHER_THREADS, Part, PartOf
 from graphlink.steps import Steps, step_marks
-from graphlink.tables import begins, codes, concat, numbered_values, spread, sums, tuples, values_at
+from graphlink.tables import begins, codes, concat, most, spread, sums, tuples, values_at
 
 _SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
@@ -166,9 +166,7 @@ def _main_thread(linked: Linked) -> int:
         return 0
     marks = step_marks(linked.trace)
     outer = marks if marks.any() else linked.parent == NOWHERE
-    tids, which = numbered_values(host.tid[outer])
-    spent = np.bincount(which, (host.end_ns - host.start_ns)[outer])
-    return int(tids[spent.argmax()])
+    return most(host.tid[outer], (host.end_ns - host.start_ns)[outer])[0]
 
 
 def _calls(found: FoundOperations, linked: Linked, steps: Steps) -> Iterator[_Rows]:

@@ -194,9 +194,10 @@ def _nesting(linked: Linked, table: PathTable) -> tuple[I64, I64]:
     """
     rows, frames = linked.trace.host, linked.trace.frames
     parent, name = linked.parent.astype(np.int64), rows.name.astype(np.int64)
-    found = {} if frames is None else _modules(frames, linked.trace.strings)
-    if frames is None or not found:
+    if frames is None:
         return parent, name
+    forms = ((code, _MODULE.fullmatch(linked.trace.strings[code])) for code in np.unique(frames.name).tolist())
+    found = {code: form[1] for code, form in forms if form}  # the class of each module, by the name of its frames
     modules = _as_rows(take(frames, np.isin(frames.name, [*found])))
     within, _ = nest(modules, np.zeros(len(modules.tid), np.bool_), 0)
     everything = np.ones(len(modules.tid), np.bool_)
@@ -225,12 +226,6 @@ def _later(op: I32 | I64, rows: HostRows, module: I32, modules: HostRows, count:
     inner = op == NOWHERE
     inner[some] = (other > began) | ((other == began) & (modules.end_ns[module[some]] <= rows.end_ns[op[some]]))
     return np.where(inner, np.where(module == NOWHERE, NOWHERE, module.astype(np.int64) + count), op)
-
-
-def _modules(frames: FrameRows, strings: tuple[str, ...]) -> dict[int, str]:
-    """Return the class of each module whose frames were recorded, by the number of the frame's name."""
-    found = {code: _MODULE.fullmatch(strings[code]) for code in np.unique(frames.name).tolist()}
-    return {code: match[1] for code, match in found.items() if match}
 
 
 def _as_rows(frames: FrameRows) -> HostRows:

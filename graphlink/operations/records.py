@@ -275,8 +275,9 @@ def load(path: Path) -> Operations:
         for part in file.parts
     )
     if not (sound and all(operation.path for operation in file.operations)):
-        todo = "link the recording again with --force"
-        raise InputError(f"is no {_WHAT}: its parts do not fit together", path=path, todo=todo)
+        raise InputError(
+            f"is no {_WHAT}: its parts do not fit together", path=path, todo="link the recording again with --force"
+        )
     return file
 
 

@@ -128,7 +128,7 @@ def _of_rank(found: Found, rank: int, file: PathFile) -> list[Part]:
         gain_ns=msgspec.structs.asdict(file.gains.shares),
     )
     notes = [Sentence([f"Note: {note}."], note=True) for note in file.notes]
-    longest = stretches(file, 20)
+    longest = [*stretches(file, 20)]
     of_path = column("of the path", "part", [(one.ns, file.length_ns) for one in longest], means="on_path")
     places = [found.place_cell(rank, one.start_ns) for one in longest]
     recorded = column("recorded at", "place", places)

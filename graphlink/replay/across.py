@@ -30,11 +30,11 @@ from graphlink.replay.lateness import stuck
 from graphlink.replay.machines import error_pct, play
 from graphlink.replay.matching import RECEIVE, Matched
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
-from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
+from graphlink.replay.played import HELD_WORDS, MEETING, MESSAGE, Played
 from graphlink.replay.records import FamilyEntry
 from graphlink.replay.whatif import apply
 from graphlink.replay.workload import Work, Workload, has_times, workload
-from graphlink.tables import how_many, numbered_texts, numbered_values, sums
+from graphlink.tables import how_many, most, numbered_texts
 
 TOP_FAMILIES: Final = 100
 _SHARE: Final = {
@@ -253,7 +253,7 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I32, begin_ns: in
     end = begin_ns + np.cumsum(path.own_ns)
     ranks = [work.rank(n) for n in path.node.tolist()]
     kinds = path.kind.tolist()
-    held: list[str | None] = [_HOPS[k] if k in _HOPS else held_word(k) for k in kinds]
+    held: list[str | None] = [_HOPS.get(k, HELD_WORDS[k]) for k in kinds]
     other: list[int | None] = [before if k in _HOPS else None for before, k in zip([0, *ranks], kinds, strict=False)]
     if held:
         held[0] = None
@@ -279,9 +279,7 @@ def hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
     comm = [work.column(name)[path.node] for name in ("comm_tag", "comm_size", "comm_type")]
     for low, here in pairwise([0, *changes.tolist()]):
         node, other = int(path.node[here]), int(path.node[here - 1])
-        present, place = numbered_values(family[low:here])
-        by_name = sums(len(present), place, path.own_ns[low:here])
-        most = int(by_name.argmax())
+        longest, most_ns = most(family[low:here], path.own_ns[low:here])
         yield Hop(
             rank=work.rank(node),
             id=work.id(node),
@@ -291,8 +289,8 @@ def hops(work: Workload, played: Played, path: ReplayPath) -> Iterator[Hop]:
             other_id=work.id(other),
             other_name=work.name(other),
             stretch_ns=int(path.own_ns[low:here].sum()),
-            most=names[int(present[most])],
-            most_ns=int(by_name[most]),
+            most=names[longest],
+            most_ns=most_ns,
         )
 
 

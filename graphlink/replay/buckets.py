@@ -311,8 +311,7 @@ class _Edit:
         if not 0 <= since < until:
             return []
         there_ns = ns[since] + (ns[until] - ns[since]) * np.arange(1, bucket.pieces) / bucket.pieces
-        anchors: list[int] = ops[np.minimum(np.searchsorted(ns, there_ns), until)].tolist()
-        return anchors
+        return [*ops[np.minimum(np.searchsorted(ns, there_ns), until)].tolist()]
 
     def _awaited(self, node: int) -> int:
         """Return the last computation that a collective, or the delay before it, waits for."""
@@ -325,8 +324,6 @@ class _Edit:
     def _computation_beside(self, node: int) -> I64:
         """Return the computation of the stream of a node."""
         member, device, stream = self.work.member[node], self.device[node], self.stream[node]
-        first, stop = self.work.offset[member : member + 2].tolist()
-        own = slice(first, stop)
+        own = slice(*self.work.offset[member : member + 2].tolist())
         on_stream = (self.device[own] == device) & (self.stream[own] == stream)
-        nodes: I64 = np.flatnonzero(on_stream & (self.work.work[own] == Work.KERNEL)) + first
-        return nodes
+        return np.asarray(np.flatnonzero(on_stream & (self.work.work[own] == Work.KERNEL)) + own.start)

@@ -41,8 +41,10 @@ def in_other_run(selection: Selection, nodes: Bool, folder: str, like_rank: int 
     if (folder, wanted) not in selection.others:
         files = {rank: path for rank, path in graph_files(Path(folder)).items() if rank in wanted}
         if not files:
-            todo = "name the output folder of a run with the same ranks, or with like_rank one of its ranks"
-            raise UsageError(f"like {folder}: has no graph of rank {first_few(wanted, 8)}", todo=todo)
+            raise UsageError(
+                f"like {folder}: has no graph of rank {first_few(wanted, 8)}",
+                todo="name the output folder of a run with the same ranks, or with like_rank one of its ranks",
+            )
         selection.others[folder, wanted] = Selection(workload(load(files)))
     here, there = _sides(selection, code), _sides(selection.others[folder, wanted], code)
     if like_rank is not None:
@@ -65,8 +67,10 @@ def as_others(selection: Selection, nodes: Bool) -> tuple[I64, int]:
     even = np.unique(work.member[nodes]).tolist()
     others = [side for member, side in enumerate(sides) if member not in even]
     if not others:
-        todo = "replay all ranks together: --machine coupled, without --rank"
-        raise UsageError("even_out: no other rank is replayed with it", todo=todo)
+        raise UsageError(
+            "even_out: no other rank is replayed with it",
+            todo="replay all ranks together: --machine coupled, without --rank",
+        )
     own_ns, exact = nowhere(len(work)), np.zeros(len(work), np.bool_)
     for member in even:
         low, high = work.bounds[member]

@@ -30,7 +30,20 @@ from graphlink.replay.selection import Selection
 from graphlink.replay.times import QUICKEST, launches
 from graphlink.replay.workload import OF_HOST, Work, Workload, names_found
 from graphlink.steps import STEP_MARK
-from graphlink.tables import begins, codes, how_many, in_order, largest, last_before, least, marked, spread, sums
+from graphlink.tables import (
+    begins,
+    codes,
+    how_many,
+    in_order,
+    largest,
+    last_before,
+    least,
+    marked,
+    skipped,
+    spread,
+    sums,
+    values_at,
+)
 
 # between device ops, where the recording shows none: 1.0 us in a HIP graph (sglang_decode_graph), 1.1 on an A100
 # (resnet-ddp2-a100)
@@ -169,8 +182,7 @@ def _median(group: I64, ns: I64) -> I64:
 
 def _launched(work: Workload, owner: I64) -> I64:
     """Return for every device node the part that launched it; ``NOWHERE`` without one."""
-    launch = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
-    return spread(len(work), work.target[launch], owner[work.source[launch]])
+    return values_at(owner, work.source_of(EdgeKind.LAUNCH))
 
 
 def _between_waits(work: Workload, selection: Selection, change: GraphChange) -> tuple[I64, str]:
@@ -180,9 +192,8 @@ def _between_waits(work: Workload, selection: Selection, change: GraphChange) ->
     an op to the last that launches or hands over to another thread, with what that thread does for it. An op with
     something in the way inside is left out whole; of a range around it the rest is not. O(n log n).
     """
-    launcher = np.arange(len(work))
-    launch = work.kind == EdgeKind.LAUNCH
-    launcher[work.target[launch]] = work.source[launch]
+    launch = work.source_of(EdgeKind.LAUNCH)
+    launcher = np.where(launch == NOWHERE, np.arange(len(work)), launch)
     lane = _lanes(work)
     backward, marked_lanes = (
         lane[names_found(work, pattern, families=False)] for pattern in (_BACKWARD, STEP_MARK)
@@ -242,10 +253,7 @@ def _closed(work: Workload, selection: Selection, bad: Bool) -> Bool:
         new = np.unique(caller[new])
         new = new[(new != NOWHERE) & ~holds[new]]
         holds[new] = True
-    closed = holds & operator
-    while (new := np.flatnonzero(~closed & (caller != NOWHERE) & closed[caller])).size:
-        closed[new] = True
-    return closed
+    return np.asarray(skipped(caller, ~(holds & operator)) != NOWHERE)
 
 
 def _parts(work: Workload, order: I64, lane: I64, outside: Bool) -> I64:

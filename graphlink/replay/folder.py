@@ -43,8 +43,11 @@ def graph_files(what: Path, rank: int | None = None) -> dict[int, Path]:
 
 def _of_folder(folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
-        todo = "name the folder that graphlink wrote with --out, or a .et file"
-        raise InputError("there is no such folder", path=folder, todo=todo)
+        raise InputError(
+            "there is no such folder",
+            path=folder,
+            todo="name the folder that graphlink wrote with --out, or a .et file",
+        )
     by_prefix: dict[str, dict[int, Path]] = defaultdict(dict)
     for named in filter(None, (_NAMED.fullmatch(path.name) for path in sorted(folder.iterdir()))):
         by_prefix[named["prefix"]][int(named["rank"])] = folder / named.string

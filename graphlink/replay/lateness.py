@@ -6,10 +6,10 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE
 from graphlink.replay.matching import COLLECTIVE, RECEIVE
-from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
+from graphlink.replay.played import HELD_WORDS, NOT_RUN, SLOT, Played, binding
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
-from graphlink.tables import codes, largest, parted, spread, sums
+from graphlink.tables import codes, largest, most, parted, spread
 
 
 def drifts(work: Workload, played: Played, top: int = 10) -> list[Drift]:
@@ -34,7 +34,7 @@ def drifts(work: Workload, played: Played, top: int = 10) -> list[Drift]:
         Drift(
             node=_node(work, node),
             held_by=None if held[node] == NOWHERE else _node(work, int(held[node])),
-            edge=held_word(int(played.held_kind[node])),
+            edge=HELD_WORDS[int(played.held_kind[node])],
             drift_ns=int(drift[node]),
             change_ns=int(change[node]),
         )
@@ -69,9 +69,8 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     same = codes(lane[nodes], work.slot[nodes])
     out = []
     for rows in parted(same, int(same.max()) + 1):
-        _, first, place = np.unique(lane[holder[rows]], return_index=True, return_inverse=True)
-        by_lane = sums(len(first), place, waited_ns[rows])
-        most, node = int(by_lane.argmax()), int(nodes[rows[0]])
+        behind, behind_ns = most(lane[holder[rows]], waited_ns[rows])
+        node = int(nodes[rows[0]])
         out.append(
             SlotWaitEntry(
                 rank=work.rank(node),
@@ -79,8 +78,8 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
                 slot=Slot(work.slot[node]).name.lower(),
                 nodes=len(rows),
                 waited_ns=int(waited_ns[rows].sum()),
-                behind=lane_name(int(holder[rows[first[most]]])),
-                behind_ns=int(by_lane[most]),
+                behind=lane_name(int(np.argmax(lane == behind))),
+                behind_ns=behind_ns,
             )
         )
     return sorted(out, key=lambda entry: -entry.waited_ns)

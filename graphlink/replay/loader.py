@@ -196,8 +196,9 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, change: Load
     waits = np.array([nodes[0] for nodes in batches.making])
     waited_ns, taken_ns = work.cost_ns[waits].mean(), recorded.end_ns[waits]
     if len(waits) < 2:
-        what = "the recording shows one batch, not how often one comes"
-        raise UsageError(f"{change.title}: {what}", todo="record more steps")
+        raise UsageError(
+            f"{change.title}: {'the recording shows one batch, not how often one comes'}", todo="record more steps"
+        )
     every_ns = _every_ns(taken_ns)
     busy = waited_ns >= FULL * every_ns
     if change.at_once < change.recorded and not busy:
@@ -208,8 +209,9 @@ def _making_ns(work: Workload, recorded: Played, batches: _Batches, change: Load
         )
     took_ns = (every_ns if busy else every_ns - waited_ns) * change.recorded
     if took_ns > MOST_BATCH_NS:
-        todo = "check the number of workers in the recording"
-        raise UsageError(f"{change.title}: a batch would take more than 13 days", todo=todo)
+        raise UsageError(
+            f"{change.title}: a batch would take more than 13 days", todo="check the number of workers in the recording"
+        )
     return np.full(len(waits), round(took_ns))
 
 

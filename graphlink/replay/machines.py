@@ -74,9 +74,7 @@ def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
 
 def measured_ns(graph: Graph) -> int:
     """Return the recorded time in ns from the start of the first node to the end of the last one."""
-    if not len(graph.kind):
-        return 0
-    return int(graph.end_ns.max() - graph.start_ns.min())
+    return int(graph.end_ns.max() - graph.start_ns.min()) if len(graph.kind) else 0
 
 
 def play_ideal(work: Workload) -> Played:

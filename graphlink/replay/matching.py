@@ -18,7 +18,7 @@ from graphlink.depend.edges import topological
 from graphlink.graph_model import NO_GROUP, EdgeKind, Graph, Groups, NodeType
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8
 from graphlink.replay.workload import Workload, measured_ns
-from graphlink.tables import codes, how_many, least, nowhere, numbered_rows, places, spread, tuples, turns
+from graphlink.tables import codes, how_many, least, nowhere, numbered_rows, places, spread, tuples, turns, values_at
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -198,16 +198,10 @@ def messages(work: Workload, match: Matched) -> Messages:
     received = recorded_ns(work, match.clock, "end_ns", receive)
     early = np.maximum(both - received, 0)
     if early.any():  # it left in the op before the row, which may be shorter now; what is before that, clocks differ
-        op = _source(work, EdgeKind.HOST)[_source(work, EdgeKind.LAUNCH)[send]]
+        op = values_at(work.source_of(EdgeKind.HOST), work.source_of(EdgeKind.LAUNCH)[send])
         was, now = (np.append(cost, 0)[op] for cost in (work.column("cost_ns"), work.cost_ns))
         early -= np.maximum(np.minimum(early, was) - now, 0)
     return Messages(send, receive, both, received, early)
-
-
-def _source(work: Workload, kind: EdgeKind) -> I64:
-    """Return the last source of an edge of this kind of each node, and NOWHERE behind them."""
-    edge = np.flatnonzero(work.kind == kind)
-    return spread(len(work) + 1, work.target[edge], work.source[edge].astype(np.int64))
 
 
 def shortest_ns(match: Matched, cost_ns: I64) -> I64:

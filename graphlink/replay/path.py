@@ -134,5 +134,4 @@ def spent_ns(path: ReplayPath, sort: I64 | U8, sorts: int, idle: int, which: Boo
     """
     out = sums(sorts, sort[which], (path.own_ns - path.fixed_ns)[which])
     out[idle] += path.fixed_ns[which].sum()
-    spent: list[int] = out.tolist()
-    return spent
+    return [*out.tolist()]

@@ -13,6 +13,7 @@ from graphlink.figures import figure
 from graphlink.graph.families import family_of
 from graphlink.graph.gains import FamilyGain
 from graphlink.graph.path_file import PathFile
+from graphlink.model import EMPTY
 from graphlink.records import (
     IDLE_COMM,
     IDLE_GPU,
@@ -27,7 +28,7 @@ from graphlink.records import (
 )
 from graphlink.replay.across import AcrossFamily, CriticalAcross
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME
-from graphlink.tables import numbered_texts, sums
+from graphlink.tables import most, numbered_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +114,28 @@ def gap_ns(file: PathFile | CriticalAcross, took_ns: Sequence[int]) -> int:
     return int(np.array(took_ns, np.int64)[named & idle].sum())
 
 
-def stretches(file: PathFile, top: int) -> list[Stretch]:
-    """Return the longest runs of the path of one share, longest first."""
+def stretches(file: PathFile, top: int) -> Iterator[Stretch]:
+    """Yield the longest runs of the path of one share, longest first."""
     nodes = file.nodes
     share, cost = np.array(nodes.share, np.int64), np.array(nodes.cost_ns, np.int64)
     starts = np.flatnonzero(np.diff(share, prepend=-1))
-    if not len(starts):
-        return []
-    length = np.add.reduceat(cost, starts)
+    length = np.add.reduceat(cost, starts) if len(starts) else EMPTY
     from_ns, stops = np.cumsum(length) - length, np.append(starts[1:], len(share))
     code, names = numbered_texts(map(family_of, file.names))
-    family, out = code[np.array(nodes.name, np.int64)], []
+    family = code[np.array(nodes.name, np.int64)]
     for k in np.argsort(-length, kind="stable")[:top].tolist():
         low, high = int(starts[k]), int(stops[k])
-        present, place = np.unique(family[low:high], return_inverse=True)
-        by_name = sums(len(present), place, cost[low:high])
-        main = int(by_name.argmax())
-        most = names[present[main]]
-        out.append(
-            Stretch(
-                ns=int(length[k]),
-                share=file.shares[share[low]],
-                from_ns=int(from_ns[k]),
-                first=nodes.id[low],
-                last=nodes.id[high - 1],
-                count=high - low,
-                most=most,
-                before=file.names[nodes.name[high]] if most == DELAY_NAME and high < len(nodes.name) else "",
-                most_ns=int(by_name[main]),
-                start_ns=nodes.start_ns[low],
-            )
+        longest, most_ns = most(family[low:high], cost[low:high])
+        delayed = names[longest] == DELAY_NAME and high < len(nodes.name)
+        yield Stretch(
+            ns=int(length[k]),
+            share=file.shares[share[low]],
+            from_ns=int(from_ns[k]),
+            first=nodes.id[low],
+            last=nodes.id[high - 1],
+            count=high - low,
+            most=names[longest],
+            before=file.names[nodes.name[high]] if delayed else "",
+            most_ns=most_ns,
+            start_ns=nodes.start_ns[low],
         )
-    return out

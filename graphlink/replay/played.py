@@ -21,7 +21,7 @@ FREE: Final = 254  # nothing held it back: it started at 0
 SLOT: Final = 253  # the slot was taken
 MEETING: Final = 252  # a collective: the last member to arrive
 MESSAGE: Final = 251  # a receive: its send
-_WORDS: Final = {
+HELD_WORDS: Final = {
     **{int(k): k.name.lower() for k in EdgeKind},
     UNKNOWN_DEP: "dependency",
     FREE: "start",
@@ -29,10 +29,6 @@ _WORDS: Final = {
     MEETING: "meeting",
     MESSAGE: "message",
 }
-
-
-def held_word(kind: int) -> str:
-    return _WORDS[kind]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

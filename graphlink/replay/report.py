@@ -38,7 +38,6 @@ from graphlink.replay.workload import DELAY_NAME, Work, Workload, has_times, mea
 from graphlink.tables import how_many, sums
 from graphlink.wings import node_operations
 
-TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
 TOP_GRAPHS: Final = 8
 _LONG: Final = 60  # characters of a name; of a longer one the ends are enough where no other name has them
@@ -212,7 +211,7 @@ def _run(work: Workload, played: Played) -> Run:
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         path=_path(work, critical_path(work, played)),
-        drifts=drifts(work, played, TOP_PLACES),
+        drifts=drifts(work, played),
         slot_waits=slot_waits(work, played),
         stuck=stuck(work, played),
         notes=[*played.match.notes, *of_graphs(work.files)],
@@ -357,16 +356,14 @@ def ranges(selection: Selection, path: ReplayPath | None) -> list[ScalableName]:
     return sorted(out, key=lambda name: (-name.ns, name.name))
 
 
-def _patterns(pairs: list[tuple[str, str]]) -> list[str]:
-    """Return for each sort and name what ``--scale`` takes for it and nothing else, up to the factor."""
+def _patterns(pairs: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield for each sort and name what ``--scale`` takes for it and nothing else, up to the factor."""
     names_of = Counter(sort for sort, _ in pairs)
     ends = Counter((sort, name[:_HEAD], name[-_TAIL:]) for sort, name in pairs if len(name) >= _HEAD + _TAIL)
-    out = []
     for sort, name in pairs:
         if names_of[sort] == 1:
-            out.append(sort)
+            yield sort
         elif len(name) > _LONG and ends[sort, name[:_HEAD], name[-_TAIL:]] == 1 and "\n" not in name:
-            out.append(f"{sort}:^{escaped(name[:_HEAD])}.*{escaped(name[-_TAIL:])}$")
+            yield f"{sort}:^{escaped(name[:_HEAD])}.*{escaped(name[-_TAIL:])}$"
         else:
-            out.append(f"{sort}:^{escaped(name)}$")
-    return out
+            yield f"{sort}:^{escaped(name)}$"

@@ -85,9 +85,7 @@ class Selection:
         """Return the host node that launched each device node, of a delay that of the op that it delays, of a host node
         itself; ``NOWHERE`` for none."""
         work, callers = self.work, self.callers
-        edge = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
-        launcher = spread(len(work), work.target[edge], work.source[edge].astype(np.int64))
-        out = np.where(callers == NOWHERE, launcher, callers)
+        out = np.where(callers == NOWHERE, work.source_of(EdgeKind.LAUNCH), callers)
         op, delay = self._delayed
         out[delay] = out[op]
         return np.where(work.column("host") != 0, np.arange(len(work)), out)

@@ -16,7 +16,6 @@ from graphlink.linking.call_roles import Role, role_of
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import END
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import spread
 
 RUNTIME_CALL: Final = re.compile(r"(?:cuda|cu|hip)[A-Z]\w*")
 NUMBER: Final = re.compile(r"\d{1,20}")
@@ -138,8 +137,7 @@ def waiting_ops(wait: SyncWait) -> list[str]:
 
 def blocked_ns(work: Workload) -> I64:
     """Return for how long the thread of each host node did nothing before it, as recorded."""
-    edge = np.flatnonzero(work.kind == EdgeKind.HOST)
+    source = work.source_of(EdgeKind.HOST)
     start = work.column("start_ns")
     ended = start + work.column("duration_ns") - work.column("wake_ns")
-    target = work.target[edge]
-    return spread(len(work), target, np.maximum(start[target] - ended[work.source[edge]], 0), 0)
+    return np.where(source == NOWHERE, 0, np.maximum(start - ended[source], 0))

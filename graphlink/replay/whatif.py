@@ -59,8 +59,7 @@ def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[in
     """Make ``changes``: times and waits first, which a draft holds, then other structures."""
     loaders = [change for change in changes if isinstance(change, LoaderChange)]
     if len(loaders) > 1:
-        todo = "leave one of them out"
-        raise UsageError(f"{loaders[1].title}: a DataLoader has one number of workers", todo=todo)
+        raise UsageError(f"{loaders[1].title}: a DataLoader has one number of workers", todo="leave one of them out")
     of_waits = any(change.kind in ("remove", "remove_wait", "move_wait") for change in changes)
     draft = Draft(selection, selection.waits if of_waits else [])
     done = []

@@ -23,7 +23,7 @@ from graphlink.graph_model import PART, Deps, EdgeKind, Graph, NodeType
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
-from graphlink.tables import ValueT, begins, counted_from, places
+from graphlink.tables import ValueT, begins, counted_from, places, spread
 
 
 class Slot(IntEnum):
@@ -169,6 +169,11 @@ class Workload(Short):
         edges = slice(int(self.first[node]), int(self.first[node + 1]))
         source = self.source[edges][np.isin(self.kind[edges], kinds)]
         return int(source[(self.work[source] == sort) | (sort is None)].max(initial=NOWHERE))
+
+    def source_of(self, kind: EdgeKind) -> I64:
+        """Return for each node the source of its last edge of this kind; ``NOWHERE`` without one."""
+        edge = np.flatnonzero(self.kind == kind)
+        return spread(len(self), self.target[edge], self.source[edge].astype(np.int64))
 
     def micros_with(self, cost_ns: I64) -> I64:
         """Return what ``micros_ns`` becomes with these costs."""

@@ -113,7 +113,13 @@ def copies(graphs: Mapping[int, Graph], groups: Groups, axis: Axis, size: int) -
         raise UsageError(f"--data-parallel {size:,}: {axis.size:,} were recorded", todo=f"name {axis.size:,} or more")
     if world > MOST_RANKS:
         raise UsageError(f"--data-parallel {size:,}: are {world:,} ranks, at most {MOST_RANKS:,}", todo="name fewer")
-    _refuse_messages(graphs, axis)
+    for rank, other in sends(graphs):
+        if axis.of(other) != axis.of(rank):
+            raise InputError(
+                f"rank {rank} sends to rank {other}, at another place of the data axis: who gets that in a larger run "
+                "is not known",
+                todo="state the axes with --layout",
+            )
     places = {rank: range(axis.of(rank), size, axis.size) for rank in graphs}
     ranks = {rank: np.array([axis.moved(rank, place, size) for place in own], np.int64) for rank, own in places.items()}
     instances: dict[tuple[int, int], list[_Instance]] = {}
@@ -167,16 +173,6 @@ def _members(recorded: Sequence[int], axis: Axis, size: int, part: int, place: i
         first = place - place % part
         members = [axis.moved(rank, first + axis.of(rank) % part, size) for rank in recorded]
     return tuple(sorted(members) if [*recorded] == sorted(recorded) else members)
-
-
-def _refuse_messages(graphs: Mapping[int, Graph], axis: Axis) -> None:
-    for rank, other in sends(graphs):
-        if axis.of(other) != axis.of(rank):
-            raise InputError(
-                f"rank {rank} sends to rank {other}, at another place of the data axis: who gets that in a larger run "
-                "is not known",
-                todo="state the axes with --layout",
-            )
 
 
 def unfit(graph: Graph, rank: int, ranks: Collection[int], groups: Groups) -> str | None:

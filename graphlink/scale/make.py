@@ -279,8 +279,11 @@ def _recorded(folder: Path) -> _Recorded:
     for rank, graph in graphs.items():
         why = unfit(graph, rank, graphs.keys(), groups)
         if why is not None:
-            todo = "name the folder of a recording that graphlink linked; graphlink check DIR says more"
-            raise InputError(why, path=paths[rank], todo=todo)
+            raise InputError(
+                why,
+                path=paths[rank],
+                todo="name the folder of a recording that graphlink linked; graphlink check DIR says more",
+            )
     work = workload(graphs)
     return _Recorded(folder, paths, graphs, groups, work, matched(work, groups), read_s)
 
