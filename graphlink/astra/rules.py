@@ -168,7 +168,11 @@ class RankRules:
         yes, undecided = reach(before, after)
         for key, mask in (("ctrl-alone", ~yes & ~undecided), ("ctrl-undecided", undecided)):
             self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
-        self._chained(reach)
+        nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
+        before, after = successive(in_order(nodes, graph.group, graph.id), graph.group)
+        yes, undecided = reach(before, after)
+        loose = ~yes & ~undecided
+        self.add("unchained", after[loose], (f" after {i}" for i in graph.id[before[loose]].tolist()))
         if int(graph.file.duration_micros.astype(np.float64).sum()) >= EXACT_MICROS:
             self._late()
 
@@ -198,15 +202,6 @@ class RankRules:
         return f"rank {self.rank}, {len(nodes)} nodes: " + " ".join(
             [*steps[:CYCLE_SHOWN], *more, str(graph.id[nodes[0]])]
         )
-
-    def _chained(self, reach: Reach) -> None:
-        """Check that dependencies order the collectives of one group, each with the next in id order."""
-        graph = self.graph
-        nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
-        before, after = successive(in_order(nodes, graph.group, graph.id), graph.group)
-        yes, undecided = reach(before, after)
-        loose = ~yes & ~undecided
-        self.add("unchained", after[loose], (f" after {i}" for i in graph.id[before[loose]].tolist()))
 
     def _nodes(self) -> dict[str, Bool]:
         """Return by rule the nodes that break it."""
@@ -269,29 +264,13 @@ class RankRules:
 
 
 def comm_rules(graph: Graph, rank: int, world: int, groups: Groups | None) -> Iterator[tuple[str, Bool]]:
-    """Yield rules and the nodes that break them, one rule twice. Linear in nodes; all are masks over columns."""
-    coll = graph.type == pb.COMM_COLL_NODE
-    coupled = coll & (
-        graph.comm_type != pb.BROADCAST
-    )  # a BROADCAST lasts what was recorded, whatever its group and size
+    """Yield the nodes that break each rule of communication: of attributes, of groups, of messages."""
+    coll, kind, size = graph.type == pb.COMM_COLL_NODE, graph.comm_type, graph.comm_size
+    coupled = coll & (kind != pb.BROADCAST)
     send, recv = graph.type == pb.COMM_SEND_NODE, graph.type == pb.COMM_RECV_NODE
-    yield from _attributes(graph, coll, coupled, send, recv).items()
-    yield from _groups(graph, coll, coupled, rank, groups).items()
-    yield from _messages(graph, send, recv, rank, world).items()
-
-
-def _has(graph: Graph, name: str) -> Bool:
-    """Mark the nodes that carry the attribute with a value in it that a reader can make a number of."""
-    out = graph.says(name)
-    out[[odd.node for odd in graph.file.odd if odd.name == name and odd.kind not in (*INTEGERS, TWICE)]] = False
-    return out
-
-
-def _attributes(graph: Graph, coll: Bool, coupled: Bool, send: Bool, recv: Bool) -> Masks:
     typed, sized = coll & _has(graph, "comm_type"), coll & _has(graph, "comm_size")
-    kind, size = graph.comm_type, graph.comm_size
     gather = sized & (kind == pb.ALL_GATHER)
-    return {
+    attributes = {
         "no-comm-type": coll & ~graph.says("comm_type"),
         "no-comm-size": (coll | send | recv) & ~graph.says("comm_size"),
         "no-peer": (send & ~graph.says("comm_dst")) | (recv & ~graph.says("comm_src")),
@@ -305,6 +284,25 @@ def _attributes(graph: Graph, coll: Bool, coupled: Bool, send: Bool, recv: Bool)
         "negative-size": (coupled | send | recv) & (size < 0),
         "group-of-one": coupled & (graph.group == NO_GROUP) & (graph.metadata.world_size == 1),
     }
+    src, dst = _has(graph, "comm_src"), _has(graph, "comm_dst")
+    peer = np.where(send, graph.comm_dst, graph.comm_src)
+    known = (send & dst) | (recv & src)
+    messages = {
+        "foreign-end": (send & src & (graph.comm_src != rank)) | (recv & dst & (graph.comm_dst != rank)),
+        "to-itself": known & (peer == rank),
+        "no-such-rank": known & ((peer < 0) | (peer >= world)),
+        "negative-tag": (send | recv) & (graph.comm_tag < 0),
+        "empty-send": send & _has(graph, "comm_size") & (size == 0),
+    }
+    for masks in (attributes, _groups(graph, coll, coupled, rank, groups), messages):
+        yield from masks.items()
+
+
+def _has(graph: Graph, name: str) -> Bool:
+    """Mark the nodes that carry the attribute with a value in it that a reader can make a number of."""
+    out = graph.says(name)
+    out[[odd.node for odd in graph.file.odd if odd.name == name and odd.kind not in (*INTEGERS, TWICE)]] = False
+    return out
 
 
 def _groups(graph: Graph, coll: Bool, coupled: Bool, rank: int, groups: Groups | None) -> Masks:
@@ -342,19 +340,6 @@ def _groups(graph: Graph, coll: Bool, coupled: Bool, rank: int, groups: Groups |
         "group-of-one": coupled & where([m is not None and len(m) == 1 for m in members]),
         "outside-group": coupled & where([m is not None and rank not in m for m in members]),
         "legacy-group": named & (len(np.unique(graph.group[named])) > 1),
-    }
-
-
-def _messages(graph: Graph, send: Bool, recv: Bool, rank: int, world: int) -> Masks:
-    src, dst = _has(graph, "comm_src"), _has(graph, "comm_dst")
-    peer = np.where(send, graph.comm_dst, graph.comm_src)
-    known = (send & dst) | (recv & src)
-    return {
-        "foreign-end": (send & src & (graph.comm_src != rank)) | (recv & dst & (graph.comm_dst != rank)),
-        "to-itself": known & (peer == rank),
-        "no-such-rank": known & ((peer < 0) | (peer >= world)),
-        "negative-tag": (send | recv) & (graph.comm_tag < 0),
-        "empty-send": send & _has(graph, "comm_size") & (graph.comm_size == 0),
     }
 
 

@@ -382,13 +382,16 @@ def judged(task: Simulation, status: int | None, said: bytes, log: Mapping[int, 
     # seen of the present version with several groups
     at_end = len(failed) == 1 and bool(status) and executed == expected
     ok = not failed or at_end
-    ranks = []
-    for rank, of in task.nodes.items():
-        simulated_ns, not_computing_ns = finished.get(rank, (None, None))
-        work_ns = _by_word(of.word, log[rank].ns) if log is not None and ok else None
-        ranks.append(
-            SimulatedRank(rank=rank, simulated_ns=simulated_ns, not_computing_ns=not_computing_ns, work_ns=work_ns)
+    ranks = [
+        SimulatedRank(
+            rank=rank,
+            simulated_ns=simulated_ns,
+            not_computing_ns=not_computing_ns,
+            work_ns=_by_word(of.word, log[rank].ns) if log is not None and ok else None,
         )
+        for rank, of in task.nodes.items()
+        for simulated_ns, not_computing_ns in (finished.get(rank, (None, None)),)
+    ]
     return SimulatorRun(
         network=task.plan.network,
         ok=ok,

@@ -160,10 +160,12 @@ def _changes(report: DiffReport, top: int) -> Lines:
     for title, some in (("", causes), ("where it shows", effects)):
         if some:
             out += [title] if title else []
-            rows = []
-            for k, one in enumerate(some[:top], 1):
-                rows.append((f"{k}.", _size(one), one.what))
-                rows += [("", "", f"  {one.evidence}")] if one.evidence and not title else []
+            rows = [
+                row
+                for k, one in enumerate(some[:top], 1)
+                for row in ((f"{k}.", _size(one), one.what), ("", "", f"  {one.evidence}"))
+                if row[0] or (one.evidence and not title)
+            ]
             out.append(Table(rows, align="<><"))
         if len(some) > top:
             out.append(f"  {len(some) - top:,} more with a larger --top")

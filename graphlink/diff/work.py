@@ -278,11 +278,10 @@ def uniform(every: Sequence[Pair], changed: Sequence[Pair]) -> float | None:
     return middle if rest <= (1 - _EXPLAINED) * abs(other - one) else None  # else a part changed more
 
 
-def groups_of(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
+def groups_of(every: Sequence[Pair], changed: Sequence[Pair]) -> Iterator[Group]:
     """Put changed parts together by path, else by the last op of their paths, else by name: as many as possible, where
     nearly all that has this in common changed the same way. Linear in parts x groups."""
     left = list(changed)
-    out: list[Group] = []
     kinds: tuple[tuple[str, Callable[[Pair], Hashable]], ...] = (
         ("path", lambda pair: pair.path or None),
         ("op", lambda pair: (pair.op or pair.path[-1:], pair.backward) if pair.path else None),
@@ -302,12 +301,9 @@ def groups_of(every: Sequence[Pair], changed: Sequence[Pair]) -> list[Group]:
             best = abs(left[0].change_ns), "path", [left[0]]
         _, by, mine = best
         names = {pair.name for pair in mine}
-        out.append(
-            Group(by, _common([pair.path for pair in mine]), names.pop() if len(names) == 1 else "", tuple(mine))
-        )
+        yield Group(by, _common([pair.path for pair in mine]), names.pop() if len(names) == 1 else "", tuple(mine))
         gone = {id(pair) for pair in mine}
         left = [pair for pair in left if id(pair) not in gone]
-    return out
 
 
 def _same_way(pairs: Sequence[Pair]) -> list[Pair]:

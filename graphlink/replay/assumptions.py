@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -101,7 +101,7 @@ def made(kind: str, what: str, nodes: int, ns: int) -> Made:
 
 def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[str]:
     """Describe what a what-if of these graphs does not answer."""
-    out = _timed_by_luck(files.values())
+    out = [*_timed_by_luck(files.values())]
     waits = any(np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for file in files.values())
     if machine not in JOINED and waits and not changes.network:
         out.append(
@@ -152,11 +152,10 @@ def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
     ]
 
 
-def _timed_by_luck(files: Collection[Graph]) -> list[str]:
-    """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the
+def _timed_by_luck(files: Collection[Graph]) -> Iterator[str]:
+    """Yield what is there as often, or in the way, that the timing of the recording decided, as far as names in the
     graphs show it.
     """
-    out = []
     for pattern, what in (
         (_POLLS, "a wait that polls ({names}) turns as often as recorded: {count:,} in these graphs"),
         (
@@ -174,5 +173,4 @@ def _timed_by_luck(files: Collection[Graph]) -> list[str]:
                     counts[name] += count
         if counts:
             names = ", ".join(name[:40] for name, _ in counts.most_common(3))
-            out.append(what.format(names=names, count=counts.total()))
-    return out
+            yield what.format(names=names, count=counts.total())

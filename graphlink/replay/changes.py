@@ -412,12 +412,10 @@ def changes_of(
     Raises:
         UsageError: one is no ``SORT:REGEX=FACTOR``.
     """
-    times = [parse_scale(text) for text in scale]
-    if launch_us is not None:
-        times.append(TimeChange(launch_us=launch_us))
+    times = (*map(parse_scale, scale), *([] if launch_us is None else [TimeChange(launch_us=launch_us)]))
     waits = tuple(WaitChange(which=which, remove=True) for which in remove_sync)
     network = () if bandwidth_gb_per_s is None else (NetworkChange(bandwidth_gb_per_s=bandwidth_gb_per_s),)
-    return Changes(tuple(times), waits, network)
+    return Changes(times, waits, network)
 
 
 def graphs_of(names: Sequence[str]) -> Changes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -117,8 +118,8 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     return out, made(change.kind, f"{change.done}: {what}", how_many(inside), grown_ns)
 
 
-def capturable(work: Workload, selection: Selection, most: int) -> list[Capturable]:
-    """Return the ``most`` names of ops and ranges that have most launches inside, of two and more each, and what keeps
+def capturable(work: Workload, selection: Selection, most: int) -> Iterator[Capturable]:
+    """Yield the ``most`` names of ops and ranges that have most launches inside, of two and more each, and what keeps
     them from being CUDA graphs. O(n log n) each."""
     inside = launches(work).astype(np.int64)
     node, amount = np.flatnonzero(inside), inside[inside > 0]
@@ -129,7 +130,6 @@ def capturable(work: Workload, selection: Selection, most: int) -> list[Capturab
     family, names = work.names()
     head = np.flatnonzero((work.work == Work.HOST) & ~work.is_part & (inside > 1))
     count, total = np.bincount(family[head], minlength=len(names)), sums(len(names), family[head], inside[head])
-    out = []
     for k in np.lexsort((np.arange(len(names)), -total))[: min(most, np.count_nonzero(total))].tolist():
         name = names[k] if names[k] != PYTHON else _MARK
         text, why_not = _MARK if name == _MARK else f"^{escaped(name)}$", ""
@@ -137,8 +137,7 @@ def capturable(work: Workload, selection: Selection, most: int) -> list[Capturab
             as_graphs(work, selection, GraphChange(name=UserPattern(text, "--cuda-graph")))
         except UsageError as problem:
             why_not = problem.what.partition(": ")[2]
-        out.append(Capturable(name=name, nodes=int(count[k]), launches=int(total[k]), cuda_graph=text, why_not=why_not))
-    return out
+        yield Capturable(name=name, nodes=int(count[k]), launches=int(total[k]), cuda_graph=text, why_not=why_not)
 
 
 def _once(work: Workload, inside: Bool) -> I64:

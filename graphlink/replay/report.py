@@ -183,7 +183,7 @@ def listed(
     length_ns = None if path is None else path.length_ns
     whole_ns = sum(name.ns for name in names)
     selection = Selection(work, operations or {})
-    graphs = capturable(work, selection, TOP_GRAPHS) if sort in (None, "host") else []
+    graphs = [*capturable(work, selection, TOP_GRAPHS)] if sort in (None, "host") else []
     return Listed(
         machine=chosen,
         sort=sort,

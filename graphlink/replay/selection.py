@@ -135,10 +135,10 @@ class Selection:
         """Return (op, delay node) of each delay node that delays an op."""
         work = self.work
         delay = np.flatnonzero(work.work == Work.DELAY)
-        ops = [EMPTY]
-        for member, file in enumerate(work.files):
-            ops.append(late_ops(file, work.position[delay[work.member[delay] == member]]))
-        position = np.concatenate(ops)
+        ops = (
+            late_ops(file, work.position[delay[work.member[delay] == member]]) for member, file in enumerate(work.files)
+        )
+        position = np.concatenate([EMPTY, *ops])
         known = position != NOWHERE
         return self._beside(delay[known], position[known]), delay[known]
 
