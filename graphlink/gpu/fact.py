@@ -97,7 +97,7 @@ def main_causes(ranks: Sequence[Any]) -> tuple[list[str], float]:
     counting, _ = _in_steps(with_gpus)
     times = _spent(counting)
     most = max(times, key=times.__getitem__)
-    causes = sum((idle_causes(rank) for rank in counting), Counter[str]())
+    causes = idle_causes(*counting)
     told = causes.most_common(1) if _ratio(times, "idle_ns") >= _WORTH else []
     return [*([most] if most != "idle_ns" else []), *(cause for cause, _ in told)], 1 - _ratio(times, "compute_ns")
 
@@ -181,7 +181,7 @@ def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
     if replays := replay_words(*devices):
         some = replays.removeprefix("; recorded ")
         return [f"Only {some} of graphs are recorded: what GPUs ran in the others is not known and counts as idle. "]
-    causes = sum((idle_causes(rank) for rank in ranks), Counter[str]())
+    causes = idle_causes(*ranks)
     if 2 * causes["unknown"] <= causes.total():
         return []
     whole = _spent(ranks).total()
@@ -216,7 +216,7 @@ def _share(spent: Counter[str], field: str) -> Words:
 
 def _why_idle(ranks: Sequence[Any]) -> Words:
     """Return the cause of most idle time of ranks, behind the share of it."""
-    causes = sum((idle_causes(rank) for rank in ranks), Counter[str]())
+    causes = idle_causes(*ranks)
     most, ns = causes.most_common(1)[0]
     known = MEANING.get(most, most)
     return [": ", known, " (", Figure(most), ", ", _share_of(ns, causes.total(), most), " of the idle time)"]

@@ -5,7 +5,7 @@ longest idle intervals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median, median_low
 from typing import Annotated, Any, Final
 
@@ -84,9 +84,7 @@ class IdleReport(Short, msgspec.Struct, frozen=True, kw_only=True):
 def rank_idle(file: IdleFile, top: int, run: Run | None = None) -> RankIdle:
     """Sum up the file of a rank; ``run``: what the ranks say together. O(n log n) in its intervals."""
     each = [[entry for entry in file.idle if entry.device == one.device] for one in file.gpu]
-    grouped_by = [grouped((entry.cause, entry) for entry in mine) for mine in each]
-    found = [[_cause(cause, entries, top) for cause, entries in mine.items()] for mine in grouped_by]
-    causes = [sorted(of_device, key=lambda one: -one.ns) for of_device in found]
+    causes = [sorted(_causes(mine, top), key=lambda one: -one.ns) for mine in each]
     late = [late_starts(mine) if one.replays is UNSET else None for one, mine in zip(file.gpu, each, strict=True)]
     longest = sorted(file.idle, key=lambda entry: (entry.start_ns - entry.end_ns, entry.start_ns))[:top]
     excluded_ns = sum(one.excluded_ns or 0 for one in file.gpu)
@@ -113,11 +111,12 @@ def _waited(rank: int, run: Run, excluded_ns: int) -> Waited:
     )
 
 
-def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTime:
-    spent = Counter[str]()
-    for entry in entries:
-        spent[entry.evidence] += entry.duration_ns
-    return CauseTime(cause=cause, ns=spent.total(), intervals=len(entries), evidence=dict(spent.most_common(top)))
+def _causes(entries: Sequence[IdleEntry], top: int) -> Iterator[CauseTime]:
+    for cause, mine in grouped((entry.cause, entry) for entry in entries).items():
+        spent = Counter[str]()
+        for entry in mine:
+            spent[entry.evidence] += entry.duration_ns
+        yield CauseTime(cause=cause, ns=spent.total(), intervals=len(mine), evidence=dict(spent.most_common(top)))
 
 
 def idle_table(report: IdleReport) -> Lines:
@@ -336,10 +335,12 @@ def steps_line(rank: Any) -> str:
     if told.mean_ns is None:
         return f"{told.count:,} of {ms(told.first_ns)} ms ({rank.steps[0].name})"
     key = "" if told.found_by == "mark" else f", found by {shortened(told.key)}"
-    slowest = ""
-    if told.count > 2 and told.slowest is not None and ms(told.longest_ns or 0) != ms(told.mean_ns):
-        why = "".join(f", {ms(one.ns)} ms more {one.what} than usual" for one in told.why[:1])
-        slowest = f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
+    why = "".join(f", {ms(one.ns)} ms more {one.what} than usual" for one in told.why[:1])
+    slowest = (
+        f"; slowest: {ms(told.longest_ns or 0)} ms ({shortened(rank.steps[told.slowest].name)}{why})"
+        if told.count > 2 and told.slowest is not None and ms(told.longest_ns or 0) != ms(told.mean_ns)
+        else ""
+    )
     others = (
         f"the others {ms(told.mean_ns)} ms +- {ms(told.spread_ns or 0)} on average"
         if told.count > 2
@@ -387,9 +388,9 @@ def exposed_percent(rank: Any) -> float:
     return _share(rank.gpu, "exposed_comm_ns")
 
 
-def idle_causes(rank: Any) -> Counter[str]:
-    """Return the idle time of all GPUs of a rank by cause, in ns."""
-    return sum((Counter(device.idle_by_cause_ns) for device in rank.gpu), Counter[str]())
+def idle_causes(*ranks: Any) -> Counter[str]:
+    """Return the idle time of all GPUs of ranks by cause, in ns."""
+    return sum((Counter(device.idle_by_cause_ns) for rank in ranks for device in rank.gpu), Counter[str]())
 
 
 def _share(devices: Sequence[DeviceTime], part: str) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.choices import ASTRA_SIM, FOLDED, JOINED
 from graphlink.graph.fold import NAMES
 from graphlink.graph_model import Graph, NodeType
-from graphlink.replay.changes import Changes
+from graphlink.replay.changes import AnyChange, Changes
 from graphlink.replay.records import Made
 from graphlink.replay.workload import DELAY_NAME, GAP_NAME, measured_ns
 
@@ -93,10 +93,11 @@ ASSUMPTIONS: Final = {  # what it rests on, what it cannot know
 }
 
 
-def made(kind: str, what: str, nodes: int, ns: int) -> Made:
-    """Return what a change of this kind did, with its assumption."""
-    rests_on, cannot_know = ASSUMPTIONS[kind]
-    return Made(kind=kind, what=what, nodes=nodes, ns=ns, rests_on=rests_on, cannot_know=cannot_know)
+def made(change: AnyChange, what: str, nodes: int, ns: int) -> Made:
+    """Return what a change did, with its assumption."""
+    rests_on, cannot_know = ASSUMPTIONS[change.kind]
+    what = f"{change.done}: {what}"
+    return Made(kind=change.kind, what=what, nodes=nodes, ns=ns, rests_on=rests_on, cannot_know=cannot_know)
 
 
 def cannot(files: Mapping[int, Graph], machine: str, changes: Changes) -> list[str]:

@@ -396,16 +396,17 @@ def band_words(band: Band, before_ns: int, path_ns: int) -> list[str]:
     doubt = "too uncertain to tell from no gain: " if uncertain(band, before_ns) else ""
     apart = 100 * path_ns < 99 * before_ns  # as where recordings began apart: gains are of less than the run
     was, of = (f" in place of {ms(before_ns)}", " of the critical path") if apart else ("", "")
-    lines = [f"{doubt}{again} with this change takes {_span(band.run)}{was}: {_gain(band.run, before_ns, path_ns)}{of}"]
-    if band.step is not None:
-        lines.append(f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms")
+    step = band.step and f"its steps take {_span(band.step)} on average; predicted are {ms(band.step.ns)} ms"
     differ = (
         f"{'steps' if band.steps > 2 else 'nodes of one name'} differ, and runs by {band.between_runs_pct or 0:.1f} %"
     )
-    lines.append(f"+- {ms(band.spread_ns or 0)} ms: {differ}")
-    lines += _sides(band.unexplained_ns, "time that nothing explains may change too, or may not")
-    lines += _sides(band.latency_ns, "latency of communication may stay as it is")
-    return lines
+    return [
+        f"{doubt}{again} with this change takes {_span(band.run)}{was}: {_gain(band.run, before_ns, path_ns)}{of}",
+        *([step] if step else []),
+        f"+- {ms(band.spread_ns or 0)} ms: {differ}",
+        *_sides(band.unexplained_ns, "time that nothing explains may change too, or may not"),
+        *_sides(band.latency_ns, "latency of communication may stay as it is"),
+    ]
 
 
 def uncertain(band: Band | None, before_ns: int) -> bool:

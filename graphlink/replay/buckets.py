@@ -105,7 +105,7 @@ def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequ
         raise UsageError(f"{change.title}: the buckets are of that size", todo="choose another size")
     out = edit.workload()
     grown_ns = int((out.cost_ns - work.cost_ns).sum())
-    return out, made(change.kind, f"{change.done}: {'; '.join(notes)}", edit.changed, grown_ns)
+    return out, made(change, "; ".join(notes), edit.changed, grown_ns)
 
 
 def turns_of(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I64], list[range]]]:
@@ -126,8 +126,11 @@ def _turns(work: Workload, change: BucketChange) -> dict[_Key, tuple[dict[int, I
         out[key[0], key[1]][member] = nodes[which == i]
     start, edges = work.column("start_ns"), _waiting(work, nodes)
     series = {key: _series(start, edges, by_rank) for key, by_rank in out.items()}
-    several = {key for key in out if change.group is not None or any(len(turns) > 1 for turns in series[key])}
-    return {key: (out[key], series[key]) for key in out if key in several}
+    return {
+        key: (by_rank, series[key])
+        for key, by_rank in out.items()
+        if change.group is not None or any(len(turns) > 1 for turns in series[key])
+    }
 
 
 def _waiting(work: Workload, nodes: I64) -> tuple[I32, I64]:

@@ -20,7 +20,7 @@ from graphlink.records import first_few
 from graphlink.replay.folder import graph_files, load
 from graphlink.replay.selection import Selection
 from graphlink.replay.workload import OF_HOST, workload
-from graphlink.tables import codes, how_many, nowhere, numbered_rows, spread, turns
+from graphlink.tables import codes, how_many, nowhere, numbered_rows, places, spread, turns, values_at
 
 _LEAST_STEPS = 4  # of which some are the usual ones
 _LONGER = 0.2  # of what a node takes in the quicker steps
@@ -139,10 +139,8 @@ class _Side:
 def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
     """Return the nodes of each rank. Calls come in their order, although streams may run at another pace."""
     work, launcher, called = selection.work, selection.launched_by, selection.called_ns
-    tid = work.column("tid")
-    thread = np.where(launcher == NOWHERE, NOWHERE, tid[launcher])
-    order = np.lexsort((np.arange(len(work)), work.column("correlation"), called))
-    turn = spread(len(work), order, np.arange(len(work)))
+    thread = values_at(work.column("tid"), launcher)
+    turn = places(np.lexsort((np.arange(len(work)), work.column("correlation"), called)), len(work))
     names: dict[str, int] = {}  # of nodes, not of their families: an op and its parts have several
     name = work.per_file(
         lambda file: np.array([names.setdefault(text, len(names)) for text in file.strings], np.int64)[file.name]
@@ -154,11 +152,12 @@ def _sides(selection: Selection, code: _Code) -> dict[int, _Side]:
     for rank, (low, high) in zip(work.ranks, work.bounds, strict=True):
         nodes = slice(low, high)
         number = _in_turn(thread[nodes], called[nodes])
-        keys = [
-            _keys(code, (sort[nodes], path[nodes], name[nodes], which), paths, texts) for which in (number, none[nodes])
-        ]
-        keys.append(_keys(code, (sort[nodes], none[nodes], name[nodes], none[nodes]), [()], texts))
-        out[rank] = _Side(tuple(keys), turn[nodes], (work.cost_ns - work.fixed_ns)[nodes])
+        keys = (
+            _keys(code, (sort[nodes], path[nodes], name[nodes], number), paths, texts),
+            _keys(code, (sort[nodes], path[nodes], name[nodes], none[nodes]), paths, texts),
+            _keys(code, (sort[nodes], none[nodes], name[nodes], none[nodes]), [()], texts),
+        )
+        out[rank] = _Side(keys, turn[nodes], (work.cost_ns - work.fixed_ns)[nodes])
     return out
 
 

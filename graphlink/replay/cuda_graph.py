@@ -73,19 +73,20 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
     else:
         head = selection.nodes(change) & (work.work == Work.HOST) & ~work.is_part
         if not head.any():
-            todo = "graphlink replay DIR --list host prints the names that there are"
-            raise UsageError(f"{change.title}: no such op or range", todo=todo)
+            raise UsageError(
+                f"{change.title}: no such op or range",
+                todo="graphlink replay DIR --list host prints the names that there are",
+            )
         owner = _with_their_threads(work, outermost(work, head))
     launched = _launched(work, owner)
     inside, on_device = owner != NOWHERE, launched != NOWHERE
     if not on_device.any():
-        todo = "choose an op or range around its launches, on their thread"
-        raise UsageError(f"{change.title}: launches no device work{outside}", todo=todo)
+        raise UsageError(
+            f"{change.title}: launches no device work{outside}",
+            todo="choose an op or range around its launches, on their thread",
+        )
     _refuse(work, selection, change, owner, launched)
-    if change.launch_us is None:
-        launch_ns, why = _launch_ns(work)
-    else:
-        launch_ns, why = round(change.launch_us * 1000), "given"
+    launch_ns, why = _launch_ns(work) if change.launch_us is None else (round(change.launch_us * 1000), "given")
     heads = np.unique(launched[on_device])
     inside &= np.isin(owner, heads)
     once_ns = _once(work, inside)
@@ -115,7 +116,7 @@ def as_graphs(work: Workload, selection: Selection, change: GraphChange) -> tupl
         out = replace(out, kept={"": (out.first, out.source), "names": named})
     what += outside
     grown_ns = int((cost - work.cost_ns).sum())
-    return out, made(change.kind, f"{change.done}: {what}", how_many(inside), grown_ns)
+    return out, made(change, what, how_many(inside), grown_ns)
 
 
 def capturable(work: Workload, selection: Selection, most: int) -> Iterator[Capturable]:

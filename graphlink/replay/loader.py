@@ -34,7 +34,7 @@ from graphlink.replay.machines import play, play_ideal
 from graphlink.replay.played import Played
 from graphlink.replay.records import Made
 from graphlink.replay.workload import Work, Workload, names_found
-from graphlink.tables import begins, codes, how_many, in_order, marked, skipped, spread
+from graphlink.tables import begins, codes, equal_runs, grouped, how_many, in_order, marked, skipped, spread
 
 # how often all batches that are asked for are replaced before the state counts as that of a long run
 SETTLED: Final = 64
@@ -96,12 +96,15 @@ def with_workers(
     """
     moving = _moving(work)
     if not moving.loaders:
-        todo = "it shows one where a range enumerate(DataLoader)#..., batch-generator or dataloader is recorded"
-        raise UsageError(f"{change.title}: the graph shows no DataLoader", todo=todo)
+        raise UsageError(
+            f"{change.title}: the graph shows no DataLoader",
+            todo="it shows one where a range enumerate(DataLoader)#..., batch-generator or dataloader is recorded",
+        )
     recorded = _play(work, groups)
     if not recorded.ran.all():
-        todo = "look for circles with graphlink check"
-        raise UsageError(f"{change.title}: the graph cannot be replayed to its end", todo=todo)
+        raise UsageError(
+            f"{change.title}: the graph cannot be replayed to its end", todo="look for circles with graphlink check"
+        )
     took_ns = [_making_ns(work, recorded, batches, change) for batches in moving.loaders]
     bare_ns = [
         ns - _recorder_ns(work, batches, recorder_ns) for batches, ns in zip(moving.loaders, took_ns, strict=True)
@@ -113,7 +116,7 @@ def with_workers(
     if not all(map(np.array_equal, took_ns, bare_ns)):
         what += "; ops of workers without what recording cost them"
     grown_ns = int((out.cost_ns - work.cost_ns).sum())
-    return out, made(change.kind, f"{change.done}: {what}", how_many(moving.moved), grown_ns)
+    return out, made(change, what, how_many(moving.moved), grown_ns)
 
 
 def _moving(work: Workload) -> _Moving:
@@ -131,10 +134,11 @@ def _moving(work: Workload) -> _Moving:
     after = skipped(spread(len(work), source[::-1], target[::-1]), moved)
     tid, nodes = work.column("tid"), np.flatnonzero(moved)
     nodes = in_order(nodes, owner)
-    making: dict[tuple[int, int, str], list[I64]] = {}
-    for batch in np.split(nodes, np.flatnonzero(np.diff(owner[nodes])) + 1) if len(nodes) else ():
-        head = int(owner[batch[0]])
-        making.setdefault((int(work.member[head]), int(tid[head]), name[head]), []).append(batch)
+    making = grouped(
+        ((int(work.member[head]), int(tid[head]), name[head]), batch)
+        for batch in equal_runs(nodes, owner[nodes])
+        for head in owner[batch[:1]].tolist()
+    )
     ends = names_found(work, END, families=False)
     loaders = []
     for (member, thread, text), batches in sorted(making.items(), key=itemgetter(0)):

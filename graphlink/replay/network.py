@@ -61,8 +61,8 @@ def change_network(draft: Draft, change: NetworkChange, groups: Groups) -> Made:
     cost[nodes[changes]] = new_ns[changes].astype(np.int64) + draft.fixed[nodes[changes]]
     rest = f"; {unsized} of unknown size stay as recorded" if unsized else ""
     how = "wire bytes / bandwidth" if change.latency_us is None else "latency x steps + wire bytes / bandwidth"
-    what = f"{change.done}: {sized:,} communication nodes at {how}, waits for other ranks left out{rest}"
-    return made(change.kind, what, sized, int(cost.sum()) - before)
+    what = f"{sized:,} communication nodes at {how}, waits for other ranks left out{rest}"
+    return made(change, what, sized, int(cost.sum()) - before)
 
 
 def group_sizes(work: Workload, nodes: I64, groups: Groups) -> F64:

@@ -179,8 +179,10 @@ class Selection:
         most = int(turn.max(initial=-1)) + 1
         if most and all(part.first > most for part in wanted):
             first = wanted[0].first
-            what = f"nth, every: there is no turn {first}, as all else chooses at most {most} of one name in a step"
-            raise UsageError(what, todo=f"choose turns from 1 to {most}")
+            raise UsageError(
+                f"nth, every: there is no turn {first}, as all else chooses at most {most} of one name in a step",
+                todo=f"choose turns from 1 to {most}",
+            )
         turn = np.append(spread(len(work), outer, turn % (every or len(work)) + 1), NOWHERE)
         turn = turn[skipped(self.around, inside)]
         hits = [(turn >= part.first) & (turn <= part.last) for part in wanted]

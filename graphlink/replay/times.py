@@ -65,7 +65,7 @@ def change_times(draft: Draft, selection: Selection, change: TimeChange) -> Made
     if staged_ns := _stage(draft, copies, was_ns, nodes):
         note += f", {staged_ns / 1e6:+,.3f} ms of it in calls that stage them"
     count, ns = how_many(nodes | delayed), int(draft.cost.sum()) - before
-    return made(change.kind, f"{change.done}: {count:,} nodes, {ns / 1e6:+,.3f} ms of work{note}", count, ns)
+    return made(change, f"{count:,} nodes, {ns / 1e6:+,.3f} ms of work{note}", count, ns)
 
 
 def _scale(draft: Draft, selection: Selection, nodes: Bool, factor: float) -> None:
@@ -194,8 +194,7 @@ def _launches(draft: Draft, selection: Selection, change: TimeChange, launch_ns:
     more = np.maximum(count * launch_ns, -draft.cost)
     draft.cost += more
     nodes, note = how_many(count), _cut_short(how_many(more != count * launch_ns))
-    what = f"{change.done}: {int(count.sum()):,} in {nodes:,} host nodes{note}"
-    return made(change.kind, what, nodes, int(more.sum()))
+    return made(change, f"{int(count.sum()):,} in {nodes:,} host nodes{note}", nodes, int(more.sum()))
 
 
 def closest(names: Iterable[str], text: str) -> list[str]:

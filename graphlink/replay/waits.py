@@ -33,14 +33,18 @@ def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
     """
     work, waits = draft.work, draft.waits
     if not waits:
-        what = f"{change.title}: the host waits for nothing in this graph (no sync edges but those that close it)"
-        raise UsageError(what, todo="a wait for another thread is none of these, and no what-if changes it")
+        raise UsageError(
+            f"{change.title}: the host waits for nothing in this graph (no sync edges but those that close it)",
+            todo="a wait for another thread is none of these, and no what-if changes it",
+        )
     chosen = _chosen(selection, waits, change)
     if not chosen.any():
         counts = Counter(sorted(name for wait in waits for name in wait.names))  # of equal counts by name
         frequent = [name[:40] for name, _ in counts.most_common(4)]
-        what = f"{change.title}: no wait of that id or name among {len(waits)}"
-        raise UsageError(what, todo=f"the most frequent are {', '.join(frequent)}; or {ALL}")
+        raise UsageError(
+            f"{change.title}: no wait of that id or name among {len(waits)}",
+            todo=f"the most frequent are {', '.join(frequent)}; or {ALL}",
+        )
     before, stay = edges_of(work, waits, draft.no_wait), 0
     if change.remove:
         draft.remove_waits(chosen)
@@ -55,7 +59,7 @@ def change_wait(draft: Draft, selection: Selection, change: WaitChange) -> Made:
     edges = how_many(edges_of(work, waits, draft.no_wait) & ~before)
     count = how_many(chosen) - stay
     note = f"; {stay:,} stay, as there is no such place behind them" if stay else ""
-    return made(change.kind, f"{change.done}: {count:,} waits, {edges:,} edges{note}", count, 0)
+    return made(change, f"{count:,} waits, {edges:,} edges{note}", count, 0)
 
 
 def _chosen(selection: Selection, waits: Sequence[SyncWait], change: WaitChange) -> Bool:

@@ -143,8 +143,9 @@ def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]
 def refuse_ambiguous(node_id: str, ranks: Sequence[int]) -> None:
     """Refuse the id of a wait that is on several ranks. Raises UsageError."""
     if len(ranks) > 1:
-        what = f"--remove-sync {node_id}: a wait of that id is on {told_ranks(ranks)}"
-        raise UsageError(what, todo="choose one with --rank N")
+        raise UsageError(
+            f"--remove-sync {node_id}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N"
+        )
 
 
 def told_ranks(ranks: Sequence[int]) -> str:
