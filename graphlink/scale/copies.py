@@ -18,13 +18,24 @@ import numpy as np
 
 from graphlink import output_names
 from graphlink.errors import InputError, UsageError
+from graphlink.graph.order import Chains, longest_path
 from graphlink.graph.write_et import read_rests, write_changed
-from graphlink.graph_model import NO_GROUP, UNKNOWN_DEP, Column, EdgeKind, Graph, Groups, Metadata, NodeType
+from graphlink.graph_model import (
+    NO_GROUP,
+    UNKNOWN_DEP,
+    Column,
+    EdgeKind,
+    Graph,
+    Groups,
+    IncomingEdges,
+    Metadata,
+    NodeType,
+)
 from graphlink.model import I64, NOWHERE
 from graphlink.publish import writing
 from graphlink.scale.layout import Axis, sends
 from graphlink.scale.spread import Spread
-from graphlink.tables import spread, values_at
+from graphlink.tables import marked, spread, values_at
 
 MOST_RANKS: Final = 100_000
 PREFIX: Final = "trace"
@@ -220,31 +231,21 @@ def _unfit_communication(graph: Graph, rank: int, ranks: Collection[int], groups
 
 
 def write_copies(task: CopyTask) -> int:
-    """Write the copies of one task, one after the other; return their nodes."""
+    """Write the copies of one task, each replayed from the ends that are known; return their nodes. Linear."""
     graph, rests = task.graph, read_rests(task.path)
+    waiting = marked(len(graph.name), task.waits)[graph.target]
+    edges = IncomingEdges.of(len(graph.name), graph.source[~waiting], graph.target[~waiting])
+    chains = Chains(edges.first, edges.source)
     for k, who in enumerate(task.copies):
         drawn_ns = task.spread.ns(graph.duration_ns, who.rank)
         took_ns = np.where(task.took_ns == NOWHERE, drawn_ns, task.took_ns)
-        known_ns = spread(len(took_ns), task.waits, task.end_ns[:, k])
-        made, origin = _copied(graph, who, took_ns, _ends(graph, took_ns, known_ns, task.begin_ns), task)
+        cost_ns = took_ns + np.where(graph.host, 0, graph.start_delay_ns)
+        cost_ns[task.waits] = task.end_ns[:, k] - task.begin_ns
+        ended_ns = task.begin_ns + longest_path(edges.first, edges.source, cost_ns, chains=chains)
+        made, origin = _copied(graph, who, took_ns, ended_ns, task)
         with writing(task.out / output_names.graph(PREFIX, who.rank)) as out:
             write_changed(out, made, origin, rests)
     return len(graph.name) * len(task.copies)
-
-
-def _ends(graph: Graph, took_ns: I64, known_ns: I64, begin_ns: int) -> I64:
-    """Replay one copy, whose nodes take ``took_ns`` and their start delays; return their ends. ``known_ns``: ends that
-    are known, else ``NOWHERE``. Linear.
-    """
-    costs = (took_ns + np.where(graph.host, 0, graph.start_delay_ns)).tolist()
-    first, source = graph.first.tolist(), graph.source.tolist()
-    ends: list[int] = []
-    for node, (cost, known) in enumerate(zip(costs, known_ns.tolist(), strict=True)):
-        if known == NOWHERE:
-            before = source[first[node] : first[node + 1]]
-            known = max([begin_ns, *(ends[k] for k in before)]) + cost
-        ends.append(known)
-    return np.array(ends, np.int64)
 
 
 def _copied(graph: Graph, who: Copied, took_ns: I64, ended_ns: I64, task: CopyTask) -> tuple[Graph, I64]:
