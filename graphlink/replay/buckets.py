@@ -21,7 +21,7 @@ import numpy as np
 
 from graphlink.depend.edges import successors
 from graphlink.errors import UsageError
-from graphlink.graph_model import EdgeKind, NodeType
+from graphlink.graph_model import EdgeKind, Groups, NodeType
 from graphlink.linking.commtypes import CollectiveType, wire_share
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.records import counted
@@ -68,7 +68,7 @@ class _Cost:
         return max(1, round(ns))
 
 
-def with_buckets(work: Workload, change: BucketChange, groups: Mapping[int, Sequence[int]]) -> tuple[Workload, Made]:
+def with_buckets(work: Workload, change: BucketChange, groups: Groups) -> tuple[Workload, Made]:
     """Return ``work`` with other buckets, and what was done. n log n in edges.
 
     Raises:
@@ -191,7 +191,7 @@ def _cost(
     by_rank: Mapping[int, I64],
     kind: int,
     change: BucketChange,
-    groups: Mapping[int, Sequence[int]],
+    groups: Groups,
     lasts: Sequence[int],
 ) -> _Cost:
     """Fit what collectives of a group take, on those of the recording: of each the shortest of its ranks, which waited

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph_model import EdgeKind
+from graphlink.graph_model import EdgeKind, Groups
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import END, LOADER
 from graphlink.records import ms
@@ -85,7 +85,7 @@ class _Moving:
 def with_workers(
     work: Workload,
     change: LoaderChange,
-    groups: Mapping[int, Sequence[int]],
+    groups: Groups,
     recorder_ns: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[Workload, Made]:
     """Return ``work`` with the batches of each DataLoader made by workers, and what was done. Linear, but for a few
@@ -178,7 +178,7 @@ def _longest(work: Workload, nodes: I64, owner: I64) -> I64:
     return np.asarray(order[np.append(last, True)[: len(order)]])
 
 
-def _play(work: Workload, groups: Mapping[int, Sequence[int]]) -> Played:
+def _play(work: Workload, groups: Groups) -> Played:
     """Replay all ranks together, or each alone where together they do not finish."""
     played = play(work, groups)
     return played if played.ran.all() else play_ideal(work)
@@ -317,7 +317,7 @@ class _Run:
         self.began.append(self.batches.thread_end_ns(played) + since)
 
 
-def _settled(work: Workload, runs: Sequence[_Run], groups: Mapping[int, Sequence[int]]) -> Workload:
+def _settled(work: Workload, runs: Sequence[_Run], groups: Groups) -> Workload:
     """Return ``work`` with as much left to make of its first batches as in a window of a long run.
 
     Of windows that differ it is that whose length is nearest to the mean, moved by what it differs from the mean.

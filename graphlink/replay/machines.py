@@ -4,12 +4,11 @@ when its last dependency has ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphlink.choices import ASTRA_SIM, COUPLED, IDEAL, JOINED, RANKS
 from graphlink.graph.order import longest_path
-from graphlink.graph_model import Graph
+from graphlink.graph_model import Graph, Groups
 from graphlink.model import I64, TimedRows
 from graphlink.replay.coupled import ended, play_coupled
 from graphlink.replay.matching import Matched, matched, unmatched
@@ -23,9 +22,7 @@ def usual_machine(ranks: int) -> str:
     return COUPLED if ranks > 1 else IDEAL
 
 
-def play(
-    work: Workload, groups: Mapping[int, Sequence[int]], machine: str | None = None, *, together: bool = False
-) -> Played:
+def play(work: Workload, groups: Groups, machine: str | None = None, *, together: bool = False) -> Played:
     """Replay ``work`` on a machine, None for the usual one. ``groups`` and ``together``: as ``matched``."""
     machine = machine or usual_machine(len(work.ranks))
     if machine not in JOINED:
@@ -34,12 +31,12 @@ def play(
     return play_slots(work, match) if machine == RANKS else play_coupled(work, match)
 
 
-def ends(work: Workload, groups: Mapping[int, Sequence[int]]) -> Ended:
+def ends(work: Workload, groups: Groups) -> Ended:
     """Return when each node ends in ``play``, of which ``followed`` makes the rest."""
     return ended(work, _matched(work, groups) if len(work.ranks) > 1 else _alone(work))
 
 
-def _matched(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Matched:
+def _matched(work: Workload, groups: Groups, *, together: bool = False) -> Matched:
     name, match = f"{together} {groups}", None
     as_recorded = not work.gone.any() and bool((work.source < work.target).all())  # then what matches hangs on no edge
     if as_recorded:

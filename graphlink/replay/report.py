@@ -17,7 +17,7 @@ from graphlink.choices import COUPLED, IDEAL, JOINED
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.critical import share
 from graphlink.graph.families import PYTHON
-from graphlink.graph_model import Graph
+from graphlink.graph_model import Graph, Groups
 from graphlink.model import NOWHERE
 from graphlink.patterns import OPERATOR, escaped
 from graphlink.records import shortened
@@ -48,7 +48,7 @@ class Known(NamedTuple):
     """What is known of a run beside its graphs: the members of its communicators, by rank the operation of each node,
     which changes choose paths and lines by, and what the summary records."""
 
-    groups: Mapping[int, Sequence[int]]
+    groups: Groups
     operations: Mapping[int, NodeOperations] | None = None
     recorded: Mapping[int, Recorded] = {}
 
@@ -84,12 +84,10 @@ class Unchanged(NamedTuple):
     run: Run
 
 
-Before = Callable[[Mapping[int, Path], str, Mapping[int, Sequence[int]], bool], Unchanged]
+Before = Callable[[Mapping[int, Path], str, Groups, bool], Unchanged]
 
 
-def unchanged(
-    files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool
-) -> Unchanged:
+def unchanged(files: Mapping[int, Path], machine: str, groups: Groups, together: bool) -> Unchanged:
     """Read graphs and replay them without changes. Raises InputError: a graph cannot be read, or holds no nodes."""
     graphs = load(files)
     work = _workload(graphs)
@@ -105,9 +103,7 @@ def kept(most: int) -> Before:
         lambda files, machine, groups, together: unchanged(dict(files), machine, dict(groups), together)
     )
 
-    def before(
-        files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], together: bool
-    ) -> Unchanged:
+    def before(files: Mapping[int, Path], machine: str, groups: Groups, together: bool) -> Unchanged:
         members = tuple((group, tuple(ranks)) for group, ranks in groups.items())
         return keep(tuple(files.items()), machine, members, together)
 
@@ -162,7 +158,7 @@ def report(
 def listed(
     files: Mapping[int, Path],
     machine: str | None,
-    groups: Mapping[int, Sequence[int]],
+    groups: Groups,
     sort: str | None,
     top: int,
     *,

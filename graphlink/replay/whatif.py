@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from graphlink.errors import UsageError
+from graphlink.graph_model import Groups
 from graphlink.replay.buckets import with_buckets
 from graphlink.replay.changes import (
     AnyChange,
@@ -46,7 +47,7 @@ class Changed:
     refused: dict[str, UsageError] = field(default_factory=dict)
 
 
-def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
+def apply(work: Workload, changes: Changes, groups: Groups) -> Changed:
     """Return ``work`` with ``changes`` made, in the order of ``Changes.each``. Linear, names matched once each.
 
     Raises:
@@ -55,7 +56,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     return _made(Selection(work), changes.each(), groups)
 
 
-def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[int, Sequence[int]]) -> Changed:
+def _made(selection: Selection, changes: Sequence[AnyChange], groups: Groups) -> Changed:
     """Make ``changes``: times and waits first, which a draft holds, then other structures."""
     loaders = [change for change in changes if isinstance(change, LoaderChange)]
     if len(loaders) > 1:
@@ -87,7 +88,7 @@ def _made(selection: Selection, changes: Sequence[AnyChange], groups: Mapping[in
 def fit(
     work: Workload,
     changes: Changes,
-    groups: Mapping[int, Sequence[int]],
+    groups: Groups,
     selection: Selection | None = None,
     *,
     placed: bool = True,
