@@ -91,22 +91,22 @@ def system_json(dimensions: int, *, replay_only: bool) -> bytes:
     would be as many times too high; and an ALL_GATHER of fewer bytes than chunks never ends. ``trace-enabled`` is a
     truth value because some versions take no number.
     """
-    system: dict[str, object] = {
-        "scheduling-policy": "FIFO",
-        "endpoint-delay": ENDPOINT_DELAY_NS,
-        "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 1,
-        "all-reduce-implementation": ["ring"] * dimensions,
-        "all-gather-implementation": ["ring"] * dimensions,
-        "reduce-scatter-implementation": ["ring"] * dimensions,
-        "all-to-all-implementation": ["direct1"] * dimensions,
-        "collective-optimization": "localBWAware",
-        "local-mem-bw": MEMORY_GB_PER_S,
-        "trace-enabled": True,
-    }
-    if replay_only:
-        system["replay-only"] = 1
-    return as_json(system)
+    return as_json(
+        {
+            "scheduling-policy": "FIFO",
+            "endpoint-delay": ENDPOINT_DELAY_NS,
+            "active-chunks-per-dimension": 1,
+            "preferred-dataset-splits": 1,
+            "all-reduce-implementation": ["ring"] * dimensions,
+            "all-gather-implementation": ["ring"] * dimensions,
+            "reduce-scatter-implementation": ["ring"] * dimensions,
+            "all-to-all-implementation": ["direct1"] * dimensions,
+            "collective-optimization": "localBWAware",
+            "local-mem-bw": MEMORY_GB_PER_S,
+            "trace-enabled": True,
+            **({"replay-only": 1} if replay_only else {}),
+        }
+    )
 
 
 def network_yml(dimensions: Sequence[Dimension]) -> bytes:
