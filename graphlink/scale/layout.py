@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from graphlink.patterns import fits
 from graphlink.replay.workload import Work, works_of
 from graphlink.steps import STEP_MARK
 
+RankT = TypeVar("RankT", int, I64)
 AXES: Final = ("data", "tensor", "pipeline")
 _SUMS: Final = (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER)
 _CHAINED: Final = (
@@ -39,7 +40,7 @@ class Axis:
     stride: int
     why: str = ""
 
-    def of(self, rank: int) -> int:
+    def of(self, rank: RankT) -> RankT:
         """Return the place of a rank on its line."""
         return rank // self.stride % self.size
 

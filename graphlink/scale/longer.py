@@ -29,7 +29,7 @@ from graphlink.pipeline.schedules import ONE_CHUNK, ActionTimes, Order, Timed, o
 from graphlink.pipeline.theory import Measured, measure
 from graphlink.replay.workload import Work, works_of
 from graphlink.scale.layout import Axis, step_of
-from graphlink.tables import in_order, most, places, tuples, turns
+from graphlink.tables import in_order, most, places, turns
 
 MOST_ACTIONS: Final = 10_000_000
 RULE: Final = "messages between stages"
@@ -195,14 +195,12 @@ def message_bytes(graphs: Mapping[int, Graph], axis: Axis, actions: int) -> tupl
 
     ``actions``: forwards, or backwards, of all recorded steps of a stage.
     """
-    sums, boundaries = [0, 0], (axis.size - 1) * (len(graphs) // axis.size)
+    sums, boundaries = np.zeros(2, np.int64), (axis.size - 1) * (len(graphs) // axis.size)
     for rank, graph in graphs.items():
-        sent = np.flatnonzero(graph.type == NodeType.COMM_SEND)
-        for to, size in tuples(graph.comm_dst[sent], graph.comm_size[sent]):
-            step = axis.of(to) - axis.of(rank)
-            if abs(step) == 1:
-                sums[step < 0] += size
-    forward, backward = (round(total / max(actions * boundaries, 1)) for total in sums)
+        sent = graph.type == NodeType.COMM_SEND
+        step = axis.of(graph.comm_dst) - axis.of(rank)
+        sums += [graph.comm_size[sent & (step == by)].sum() for by in (1, -1)]
+    forward, backward = (round(total / max(actions * boundaries, 1)) for total in sums.tolist())
     return (forward, backward) if forward > 0 and backward > 0 else None
 
 
