@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommTable
+from graphlink.model import F64, I32, I64, NOWHERE, Bool, Comm, CommTable
 
 Positions = NDArray[np.signedinteger]
 MOST: Final = np.iinfo(np.int64).max
@@ -186,6 +186,18 @@ def largest(count: int, rows: NDArray[np.integer], values: NDArray[Any], none: i
     """
     out = np.full(count, none, np.int64)
     np.maximum.at(out, rows, values)
+    return out
+
+
+def medians(value: F64 | I64, group: NDArray[np.integer], count: int) -> F64:
+    """Return the median of each of ``count`` groups; nan for those without values."""
+    ordered = value[np.lexsort((value, group))]
+    number = np.bincount(group, minlength=count)
+    first = np.cumsum(number) - number
+    out = np.full(count, np.nan)
+    some = number > 0
+    low, high = (first + (number - 1) // 2)[some], (first + number // 2)[some]
+    out[some] = (ordered[low] + ordered[high]) / 2
     return out
 
 

@@ -50,7 +50,7 @@ from graphlink.pipeline.schedules import (
 )
 from graphlink.pipeline.search import search
 from graphlink.records import counted
-from graphlink.tables import MOST, codes, concat, least, spread, take
+from graphlink.tables import MOST, codes, concat, least, lookup, medians, spread, take
 
 # of a transformer layer 32 / (34 + 5 s/d), for a sequence of s tokens and heads of d: .43 for 1,024 and 128; where
 # attention stores no s x s matrix (FlashAttention) 32 / 34
@@ -190,9 +190,6 @@ def _shares(ranges: Ranges) -> I64:
     """Return ``busy_ns``, of which time that n ranges share counts as its n-th part."""
     row = np.flatnonzero((ranges.phase <= Pass.W) & (ranges.end_ns > ranges.start_ns))
     start, end = ranges.start_ns[row], ranges.end_ns[row]
-    order = np.argsort(start, kind="stable")
-    if not len(row) or (start[order][1:] >= np.maximum.accumulate(end[order])[:-1]).all():
-        return ranges.busy_ns
     points = np.unique(np.concatenate([start, end]))
     low, high = np.searchsorted(points, start), np.searchsorted(points, end)
     running = np.cumsum(np.bincount(low, minlength=len(points)) - np.bincount(high, minlength=len(points)))[:-1]
@@ -203,16 +200,10 @@ def _shares(ranges: Ranges) -> I64:
 
 
 def _medians(seen: Ranges, count: int) -> tuple[I64, Bool]:
-    """Return by phase and virtual stage the median time, and whether there is any."""
+    """Return by phase and virtual stage the median time, rounded up from a half, and whether there is any."""
     unit = seen.phase.astype(np.int64) * count + seen.stage
-    order = np.lexsort((seen.busy_ns, unit))
-    many = np.bincount(unit, minlength=PHASES * count)
-    there = many > 0
-    first = np.cumsum(many) - many
-    low, high = (first + np.maximum(many - 1, 0) // 2), (first + many // 2)
-    cost = np.append(seen.busy_ns[order], 0)
-    median = (cost[np.where(there, low, -1)] + cost[np.where(there, high, -1)] + 1) // 2
-    return median.reshape(PHASES, count), there.reshape(PHASES, count)
+    median = medians(seen.busy_ns, unit, PHASES * count).reshape(PHASES, count)
+    return np.floor(np.nan_to_num(median) + 0.5).astype(np.int64), ~np.isnan(median)
 
 
 def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
@@ -222,18 +213,13 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     kind = [Pass.F] if forward else [Pass.B, Pass.I]
     row = np.flatnonzero(np.isin(seen.phase, kind) & (seen.microbatch != NOWHERE))
     many = int(seen.microbatch[row].max(initial=0)) + 1
-    step = codes(seen.step[row])
-    stages = len(home)
-    key = (step * (stages + 1) + seen.stage[row]) * many + seen.microbatch[
-        row
-    ]  # one stage more than there is: k + 1 is no k of the next
-    order = np.argsort(key)
-    key, row = key[order], row[order]
-    after = np.searchsorted(key, key + many)
-    found = np.flatnonzero(np.append(key, -1)[after] == key + many)
-    low, high = row[found], row[after[found]]
+    # one stage more than there is: k + 1 is no k of the next step
+    unit = codes(seen.step[row]) * (len(home) + 1) + seen.stage[row]
+    key = unit * many + seen.microbatch[row] + 1
+    after = lookup(key, key + many)
+    low, high = row[after != NOWHERE], row[after[after != NOWHERE]]
     lag = seen.start_ns[high] - seen.end_ns[low] if forward else seen.start_ns[low] - seen.end_ns[high]
-    transfer = least(max(stages - 1, 0), seen.stage[low], lag)
+    transfer = least(max(len(home) - 1, 0), seen.stage[low], lag)
     transfer[(transfer == MOST) | (home[1:] == home[:-1]) | (transfer < 0)] = 0
     return transfer
 

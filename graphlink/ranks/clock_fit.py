@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import F64, I64, Bool
-from graphlink.ranks.clock_ties import FEW, Affine, Pairs, Ties, Tree, medians, middles, summed
+from graphlink.ranks.clock_ties import FEW, Affine, Pairs, Ties, Tree, middles, summed
 from graphlink.ranks.columns import added
 from graphlink.ranks.records import RankComms
 from graphlink.records import first_few
 from graphlink.student import TO_SIGMA
-from graphlink.tables import grouped, numbered_texts
+from graphlink.tables import grouped, medians, numbered_texts
 
 _HUBER: Final = 1.345  # of sigma: 95 % efficient on normal errors, as is Tukey's
 _TUKEY: Final = 4.685

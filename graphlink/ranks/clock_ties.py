@@ -23,7 +23,7 @@ from graphlink.linking.commtypes import CollectiveType
 from graphlink.model import F64, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Matches, RankComms
-from graphlink.tables import codes, nowhere, numbered_values, take, tuples, turns
+from graphlink.tables import codes, medians, nowhere, numbered_values, take, tuples, turns
 
 MOST: Final = 512
 ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SCATTER, CollectiveType.BROADCAST)
@@ -62,8 +62,6 @@ def ties(ranks: Sequence[RankComms], matches: Matches) -> Ties:
     rank = at.rank.astype(np.int64)
     out = Ties(number, rank[hub], rank[other], end[hub].astype(np.float64), end[other].astype(np.float64))
     loose = at.spread(rooted[chosen])[other]
-    if not loose.any():
-        return out
     tied = components(len(ranks), out.hub[~loose], out.other[~loose])
     return take(out, ~loose | (tied[out.hub] != tied[out.other]))
 
@@ -148,18 +146,6 @@ def pairs_of(ties: Ties, count: int) -> Pairs:
     """Number the pairs of ranks that ties join: n log n in ties."""
     code, of = numbered_values(ties.hub * count + ties.other)
     return Pairs(code // max(count, 1), code % max(count, 1), of, np.bincount(of, minlength=len(code)))
-
-
-def medians(value: F64, group: I64, count: int) -> F64:
-    """Return the median of each of ``count`` groups; nan for those without values."""
-    ordered = value[np.lexsort((value, group))]
-    number = np.bincount(group, minlength=count)
-    first = np.cumsum(number) - number
-    out = np.full(count, np.nan)
-    some = number > 0
-    low, high = (first + (number - 1) // 2)[some], (first + number // 2)[some]
-    out[some] = (ordered[low] + ordered[high]) / 2
-    return out
 
 
 def lines(ties: Ties, pairs: Pairs) -> tuple[Affine, F64, I64]:

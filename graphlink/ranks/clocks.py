@@ -26,7 +26,6 @@ from graphlink.ranks.clock_ties import (
     along,
     components,
     lines,
-    medians,
     middles,
     pairs_of,
     summed,
@@ -35,7 +34,7 @@ from graphlink.ranks.clock_ties import (
 )
 from graphlink.ranks.columns import added, blocks, column
 from graphlink.ranks.records import AlignedClock, AlignedClocks, Matches, RankComms
-from graphlink.tables import codes, marked, spread, take, tuples
+from graphlink.tables import codes, marked, medians, spread, take, tuples
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
