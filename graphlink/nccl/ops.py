@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.linking.commtypes import CollectiveType, as_one, collective_type, element_bytes, kind_of
+from graphlink.linking.commtypes import as_one, element_bytes
 from graphlink.linking.communication import CommRow, comm_rows
 from graphlink.linking.nest import askers
-from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup
+from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommOps, Communication, Linked, ProcessGroup
+from graphlink.nccl.read import names
 from graphlink.nccl.read.names import batched
 from graphlink.read.columns import Strings
 from graphlink.tables import numbered_texts, spread, tuples, values_at
@@ -20,18 +21,6 @@ from graphlink.tables import numbered_texts, spread, tuples, values_at
 SEND: Final = "send"
 RECV: Final = "recv"
 BARRIER: Final = "barrier"
-_NAMES: Final = {
-    CollectiveType.ALL_REDUCE: "allreduce",
-    CollectiveType.REDUCE: "reduce",
-    CollectiveType.ALL_GATHER: "allgather",
-    CollectiveType.GATHER: "gather",
-    CollectiveType.SCATTER: "scatter",
-    CollectiveType.BROADCAST: "broadcast",
-    CollectiveType.ALL_TO_ALL: "alltoall",
-    CollectiveType.REDUCE_SCATTER: "reducescatter",
-    CollectiveType.REDUCE_SCATTER_BLOCK: "reducescatter",
-    CollectiveType.BARRIER: BARRIER,
-}
 _KERNEL: Final = re.compile(
     r"[nr]ccl(?:(?:Dev)?Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?:_|Ring|Tree)"
 )
@@ -92,12 +81,8 @@ def function_of(name: str) -> str:
     """Return the function of a recorded name (``_allgather_base``, ``nccl:all_reduce``, ``gloo:send``); "" where it
     says none.
     """
-    kind = kind_of(name)
-    if kind is not CommKind.COLLECTIVE:
-        return {CommKind.SEND: SEND, CommKind.RECV: RECV}.get(kind, "")
-    type_ = collective_type(name)
-    assert type_ is not None, name
-    return _NAMES[type_]
+    function = names.function_of(name)
+    return function if function in names.FUNCTIONS else ""
 
 
 def function_of_kernel(name: str) -> str:

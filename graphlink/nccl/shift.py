@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import EMPTY, I64, Bool
+from graphlink.model import I64, Bool
 from graphlink.ranks.bytime import recorded_by_both
 from graphlink.tables import MOST, codes, nearest, nowhere, spread
 
@@ -71,8 +71,6 @@ def candidates(line: EventTimes, may_meet: MayMeet) -> I64:
     on.
     """
     n, m = len(line.call), len(line.op)
-    if not n or not m:
-        return EMPTY
     few, many = (n, m) if n <= m else (m, n)
     count = max(1, min(few, MOST_ANCHORS, MOST_PAIRS // many))
     anchors = np.unique(np.linspace(0, few - 1, count).astype(np.int64))
@@ -84,8 +82,6 @@ def candidates(line: EventTimes, may_meet: MayMeet) -> I64:
         met = may_meet(line.call[left], line.op[right])
         parts.append((line.op_ns[right] - line.call_ns[left])[met])
     apart = np.sort(np.concatenate(parts))
-    if not len(apart):
-        return apart
     votes = np.searchsorted(apart, apart + WIDE_NS, side="right") - np.arange(len(apart))
     found: list[int] = []
     order = np.argsort(-votes, kind="stable")[: CANDIDATES * MOST_ANCHORS]

@@ -29,8 +29,6 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
         InputError: a file is no side file, or a folder holds none.
     """
     named = list(paths)
-    if not named:
-        return []
     files = [path for path in named if not path.is_dir()]
     pipe = next((path for path in files if path.exists() and not path.is_file()), None)
     if pipe is not None:
@@ -74,8 +72,6 @@ def pair(found: Sequence[Any], named: Sequence[Any], ranks: Sequence[Inputs]) ->
     """
     only_found = {dump.path for dump in found} - {dump.path for dump in named}
     dumps = {dump.path: dump for dump in (*found, *named)}.values()
-    if not dumps:
-        return Discovered(tuple(ranks))
     traces = _traces(ranks)
     world = max((t.world_size for t in traces if t.world_size), default=len(ranks) if len(ranks) > 1 else None)
     pids, whole = _pids(traces, dumps), _whole(dumps, world)

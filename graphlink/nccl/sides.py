@@ -204,9 +204,7 @@ def units(calls: CallSide, ops: OpSide, lane: int) -> list[Unit]:
         for g in np.flatnonzero(calls.may_be[lane]).tolist()
         if not one.pair or ops.groups[g].ranks is None
     ]
-    if not one.pair:
-        return groups
-    way = ops.message & (ops.peer >= 0) & (ops.first == (one.member == 0))
+    way = one.pair & ops.message & (ops.peer >= 0) & (ops.first == (one.member == 0))
     return groups + [
         Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()
     ]

@@ -272,9 +272,14 @@ def _line(line: NcclGroup | NcclRunGroup) -> str:
 
 
 def _time(row: NcclTimes) -> str:
-    parts = sorted(((getattr(row, name), words) for name, words in TIMES.items()), key=lambda part: -part[0])
-    told = ", ".join(f"{ns / 1e6:,.3f} ms {words}" for ns, words in parts if ns)
+    told = in_words(getattr(row, name) for name in TIMES)
     return f"group {row.group or '(unnamed)'}, {row.ops:,} op{'s' * (row.ops != 1)}: {told or 'none'}"
+
+
+def in_words(times_ns: Iterable[int]) -> str:
+    """Name times, in the order of ``TIMES``, that are not 0, the longest first."""
+    parts = sorted(zip(times_ns, TIMES.values(), strict=False), key=lambda part: -part[0])
+    return ", ".join(f"{ns / 1e6:,.3f} ms {words}" for ns, words in parts if ns)
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -43,9 +43,9 @@ class Hooks(Wing):
         return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
 
     def is_named_as_side_file(self, path: Path) -> bool:
-        from graphlink.nccl.read.names import is_named_so
+        from graphlink.nccl.read.names import NAMED
 
-        return is_named_so(path)
+        return NAMED.search(path.name) is not None
 
     def side_file(self, path: Path) -> SideFile | None:
         from graphlink.nccl.read.read import read_dump_head

@@ -46,28 +46,6 @@ _BEGIN, _END, _OTHER = range(3)
 _PHASES: Final = {"b": _BEGIN, "e": _END}
 
 
-class PluginArgs(msgspec.Struct, gc=False, rename="pascal"):
-    """Arguments of events of the example plugin; the last two of the proxy profiler."""
-
-    seq_num: Any = None
-    comm_hash: Any = None
-    rank: Any = None
-    peer: Any = None
-    count: Any = None
-    datatype: Any = None
-    algorithm: Any = None
-    protocol: Any = None
-    n_channels: Any = msgspec.field(name="nChannels", default=None)
-    n_max_channels: Any = msgspec.field(name="nMaxChannels", default=None)  # NCCL 2.23
-    channel: Any = None
-    start_gpu_clk: Any = None
-    stop_gpu_clk: Any = None
-    trans_size: Any = msgspec.field(name="transSize", default=None)
-    step: Any = None
-    op_count: Any = msgspec.field(name="opCount", default=None)
-    proxy_op_index: Any = msgspec.field(name="proxyOpIndex", default=None)
-
-
 class PluginEvent(msgspec.Struct, gc=False, rename="camel"):
     name: str = ""
     cat: str = ""
@@ -75,7 +53,7 @@ class PluginEvent(msgspec.Struct, gc=False, rename="camel"):
     id: Any = None
     pid: Any = None
     ts: Any = None
-    args: PluginArgs | None = None
+    args: dict[str, Any] | None = None
     total_channels: Any = None  # these three: proxy profiler
     collective_name: Any = None
     proto: Any = None
@@ -84,8 +62,13 @@ class PluginEvent(msgspec.Struct, gc=False, rename="camel"):
 _EVENT: Final = msgspec.json.Decoder(PluginEvent)
 _EVENTS: Final = msgspec.json.Decoder(list[PluginEvent])
 _NO_EVENTS: Final = PluginEvent()
-_NO_ARGS: Final = PluginArgs()
-Fill = Callable[[list[PluginEvent], list[PluginArgs]], Columns]  # what begins of one sort, and their arguments, say
+Args = dict[str, Any]  # the arguments of an event, by the names that the dump has for them
+Fill = Callable[[list[PluginEvent], list[Args]], Columns]  # what begins of one sort, and their arguments, say
+
+
+def said(args: list[Args], key: str) -> list[Any]:
+    """Return what arguments have under a key, None where they have not."""
+    return [of_event.get(key) for of_event in args]
 
 
 def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]]:
@@ -217,7 +200,7 @@ class EventTables:
                 places[sort].append(place)
         for sort, of_sort in places.items():
             some = [rows[place] for place in of_sort]
-            columns = self._fill[sort](some, [row.args or _NO_ARGS for row in some])
+            columns = self._fill[sort](some, [row.args or {} for row in some])
             parts[sort].add(at=np.array(of_sort, np.int64) + first, **columns)
 
     def around(self, outer: str, inner: str) -> I64:

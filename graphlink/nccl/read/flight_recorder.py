@@ -45,24 +45,7 @@ _SMALLER: Final = "record with a smaller TORCH_FR_BUFFER_SIZE, or without stack 
 _RECORD_AGAIN: Final = "copy or record it again, with torch._C._distributed_c10d._dump_fr_trace()"
 
 
-class Entry(msgspec.Struct, gc=False):
-    profiling_name: Any = None
-    process_group: Any = None
-    pg_id: Any = None
-    collective_seq_id: Any = None
-    p2p_seq_id: Any = None
-    seq_id: Any = None  # PyTorch 2.3
-    is_p2p: Any = None
-    input_sizes: Any = None
-    output_sizes: Any = None
-    input_dtypes: Any = None
-    output_dtypes: Any = None
-    time_created_ns: Any = None
-    time_discovered_completed_ns: Any = None
-    duration_ms: Any = None
-
-
-_FIELDS: Final = Entry.__struct_fields__
+Entry = dict[str, Any]
 
 
 def read_flight_recorder(path: Path) -> Dump:
@@ -88,7 +71,8 @@ def _read_pickle(path: Path, recording: _Recording) -> dict[str, Any]:
         try:
             value = load(text)
         except Refused as problem:
-            raise InputError(problem.what, path=path, where=source.where(problem.at), todo=_RECORD_AGAIN) from None
+            what, at = problem.args
+            raise InputError(what, path=path, where=source.where(at), todo=_RECORD_AGAIN) from None
     whole = value if isinstance(value, dict) else {"entries": value}  # PyTorch 2.2 wrote the bare list
     entries = whole.pop("entries", [])
     if not isinstance(entries, list) or not (entries or "pg_config" in whole):
@@ -97,7 +81,7 @@ def _read_pickle(path: Path, recording: _Recording) -> dict[str, Any]:
         )
     known = [entry for entry in entries if isinstance(entry, dict)]
     recording.left_out[_NO_ENTRY] += len(entries) - len(known)
-    recording.add([Entry(**{name: entry.get(name) for name in _FIELDS}) for entry in known])
+    recording.add(known)
     return whole
 
 
@@ -134,11 +118,11 @@ class _Recording:
         self.calls = Parts()
 
     def add(self, entries: list[Entry]) -> None:
-        named = [entry for entry in entries if isinstance(entry.profiling_name, str)]
+        named = [entry for entry in entries if isinstance(entry.get("profiling_name"), str)]
         self.left_out["entries without a name"] += len(entries) - len(named)
-        functions = [function_of(entry.profiling_name) for entry in named]
-        pairs = [_ranks_in(entry.profiling_name) for entry in named]
-        sizes = [(_elements(entry.input_sizes), _elements(entry.output_sizes)) for entry in named]
+        functions = [function_of(entry["profiling_name"]) for entry in named]
+        pairs = [_ranks_in(entry["profiling_name"]) for entry in named]
+        sizes = [(_elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))) for entry in named]
         dtypes = [_dtype(entry, function) for entry, function in zip(named, functions, strict=True)]
         counts = (
             sides[::-1] if function in _OF_OUTPUT else sides for sides, function in zip(sizes, functions, strict=True)
@@ -153,16 +137,16 @@ class _Recording:
             dtype=self.strings.column(dtypes),
             bytes=message_bytes(largest, dtypes),
             seq=natural([_sequence_number(entry) for entry in named]),
-            start_ns=np.maximum(ints([entry.time_created_ns for entry in named], 0), 0),
-            end_ns=np.maximum(ints([entry.time_discovered_completed_ns for entry in named], 0), 0),
-            exec_ns=np.array([_ns_of_ms(entry.duration_ms) for entry in named], np.int64),
+            start_ns=np.maximum(ints([entry.get("time_created_ns") for entry in named], 0), 0),
+            end_ns=np.maximum(ints([entry.get("time_discovered_completed_ns") for entry in named], 0), 0),
+            exec_ns=np.array([_ns_of_ms(entry.get("duration_ms")) for entry in named], np.int64),
         )
 
     def _group(self, entry: Entry) -> int:
-        given = entry.process_group
+        given = entry.get("process_group")
         name, desc = given[:2] if isinstance(given, (list, tuple)) and len(given) >= 2 else (given, "")
         if not isinstance(name, str):
-            name = "" if entry.pg_id is None else str(to_int_or_none(entry.pg_id))
+            name = "" if entry.get("pg_id") is None else str(to_int_or_none(entry.get("pg_id")))
         self.descs.setdefault(name, text_of(desc))
         return self.numbers.setdefault(name, len(self.numbers))
 
@@ -263,7 +247,7 @@ def _ranks_in(name: str) -> tuple[str | None, str | None]:
 
 def _dtype(entry: Entry, function: str) -> str:
     """Return the type of the side that counts, or of the one that has some."""
-    taken, given = _first_text(entry.input_dtypes), _first_text(entry.output_dtypes)
+    taken, given = _first_text(entry.get("input_dtypes")), _first_text(entry.get("output_dtypes"))
     return (given or taken) if function in _OF_OUTPUT else (taken or given)
 
 
@@ -272,9 +256,9 @@ def _first_text(values: object) -> str:
 
 
 def _sequence_number(entry: Entry) -> object:
-    return (
-        entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id
-    )
+    """Return the number of a message or a collective; ``seq_id``: PyTorch 2.3."""
+    collective = entry.get("seq_id", entry.get("collective_seq_id"))
+    return entry.get("p2p_seq_id") if entry.get("is_p2p") is True else collective
 
 
 def _ns_of_ms(ms: object) -> int:

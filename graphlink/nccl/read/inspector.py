@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, NOWHERE
+from graphlink.model import NOWHERE
 from graphlink.nccl.read.events import CUT, MOST_BYTES, decoded, lines
 from graphlink.nccl.read.names import (
     function_of,
@@ -58,42 +58,7 @@ class InspectorMetadata(msgspec.Struct, gc=False):
     pid: Any = None
 
 
-class KernelTimes(msgspec.Struct, gc=False):
-    channel_id: Any = None
-    kernel_start_ts: Any = None
-    kernel_stop_ts: Any = None
-
-
-class CallTimes(msgspec.Struct, gc=False):
-    coll_start_ts: Any = None
-    coll_stop_ts: Any = None
-    p2p_start_ts: Any = None
-    p2p_stop_ts: Any = None
-    kernel_events: list[KernelTimes] = []
-
-
-class Within(msgspec.Struct, gc=False):
-    """An entry of v4.1 in a call: a kernel channel, or a proxy op, which is not read."""
-
-    event_type: Any = None
-    channel_id: Any = None
-    times: KernelTimes = msgspec.field(name="event_trace_ts", default_factory=KernelTimes)
-
-
-class Call(msgspec.Struct, gc=False):
-    """A collective or a message: its fields begin with ``coll`` or ``p2p``."""
-
-    coll: Any = None
-    coll_sn: Any = None
-    coll_msg_size_bytes: Any = None
-    coll_timing_source: Any = None
-    p2p: Any = None
-    p2p_sn: Any = None
-    p2p_msg_size_bytes: Any = None
-    p2p_timing_source: Any = None
-    p2p_peer: Any = None
-    times: CallTimes = msgspec.field(name="event_trace_ts", default_factory=CallTimes)
-    events: list[Within] = []
+Call = dict[str, Any]  # a collective or a message: its fields begin with "coll" or "p2p"
 
 
 class InspectorLine(msgspec.Struct, gc=False):
@@ -162,39 +127,34 @@ class _Gathered:
         keys = [hash_text(line.header.id) or "" for line in rows]
         for key, line in zip(keys, rows, strict=True):
             self.headers.setdefault(key, line.header)
-        sorts = ["p2p" if line.coll_perf is None else "coll" for line in rows]
-        calls = [call for line in rows if (call := line.coll_perf or line.p2p_perf) is not None]
+        calls = [_named_alike(line) for line in rows]
 
-        def column(suffix: str) -> list[Any]:
-            return [getattr(call, sort + suffix) for sort, call in zip(sorts, calls, strict=True)]
+        def column(name: str) -> list[Any]:
+            return [call.get(name) for call in calls]
 
-        def call_times(name: str) -> I64:
-            either = ((getattr(call.times, f"coll_{name}_ts"), getattr(call.times, f"p2p_{name}_ts")) for call in calls)
-            return times([p2p if coll is None else coll for coll, p2p in either])
-
-        of_call = [_kernels(call) for call in calls]
+        of_call = [[event for event in call["events"] if event.get("event_type") == _KERNEL] for call in calls]
         kernels = [(row, kernel) for row, own in enumerate(of_call, self.calls.count) for kernel in own]
-        events = sum(len(call.times.kernel_events) + len(call.events) for call in calls)
+        events = sum(map(len, column("events")))
         self.left_out["events in calls that are no kernel channels"] += events - len(kernels)
-        self.on_host += column("_timing_source").count(_ON_HOST)
+        self.on_host += column("timing_source").count(_ON_HOST)
         self.host = self.host or next((name for line in rows if (name := text_of(line.metadata.hostname))), "")
         self.calls.add(
             communicator=self.keys.column(keys) - 1,
             rank=small([line.header.rank for line in rows]),
-            function=self.strings.column([function_of(text_of(name)) for name in column("")]),
-            peer=small([call.p2p_peer if sort == "p2p" else None for sort, call in zip(sorts, calls, strict=True)]),
-            bytes=natural(column("_msg_size_bytes")),
-            seq=natural(column("_sn")),
+            function=self.strings.column([function_of(text_of(name)) for name in column("name")]),
+            peer=small(column("peer")),
+            bytes=natural(column("msg_size_bytes")),
+            seq=natural(column("sn")),
             channels=np.array([len(own) or NOWHERE for own in of_call], np.int32),
-            start_ns=call_times("start"),
-            end_ns=call_times("stop"),
+            start_ns=times(column("start_ts")),
+            end_ns=times(column("stop_ts")),
             pid=natural([line.metadata.pid for line in rows]),
         )
         self.kernels.add(
             call=np.array([row for row, _ in kernels], np.int32),
-            channel=small([kernel.channel_id for _, kernel in kernels]),
-            start_ns=times([kernel.kernel_start_ts for _, kernel in kernels]),
-            end_ns=times([kernel.kernel_stop_ts for _, kernel in kernels]),
+            channel=small([kernel.get("channel_id") for _, kernel in kernels]),
+            start_ns=times([kernel.get("kernel_start_ts") for _, kernel in kernels]),
+            end_ns=times([kernel.get("kernel_stop_ts") for _, kernel in kernels]),
         )
 
     def dump(self, path: Path) -> Dump:
@@ -220,12 +180,25 @@ class _Gathered:
         )
 
 
-def _kernels(call: Call) -> list[KernelTimes]:
-    return call.times.kernel_events + [
-        KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts)
-        for event in call.events
-        if event.event_type == _KERNEL
-    ]
+def _named_alike(line: InspectorLine) -> Call:
+    """Return a call with its times, without the sort in its names; ``events``: those inside it, kernel channels of all
+    versions alike.
+    """
+    sort, call = ("coll", line.coll_perf) if line.coll_perf is not None else ("p2p", line.p2p_perf or {})
+    timed = call | _object(call.get("event_trace_ts"))
+    kernels = [event and {**event, "event_type": _KERNEL} for event in _objects_of(timed.get("kernel_events"))]
+    v41 = [event | _object(event.get("event_trace_ts")) for event in _objects_of(call.get("events"))]
+    alike = {key.removeprefix(f"{sort}_"): value for key, value in timed.items()}
+    return alike | {"name": call.get(sort), "events": kernels + v41}
+
+
+def _object(value: object) -> Call:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects_of(values: object) -> list[Call]:
+    """Return the entries of a list; what is no object is an empty one, and so no kernel channel."""
+    return [_object(value) for value in values] if isinstance(values, list) else []
 
 
 def communicator_of(header: Header, key: str) -> Communicator:

@@ -17,11 +17,14 @@ from graphlink.read.comms import rank_or_none
 
 # Beginnings of a name without case and "_": _all_gather_base, all_reduce_coalesced, _broadcast_oop,
 # ALLGATHER_coalesced, ...
-_FUNCTIONS: Final = (
-    "allreducebarrier", "allreduce", "allgather", "alltoall", "reducescatter", "broadcast", "barrier", "gather",
-    "scatter", "reduce", "sendrecv", "send", "recv",
-)  # fmt: skip
-_DTYPES: Final = {
+_FUNCTIONS: Final = {
+    "allreducebarrier": "barrier", "allreduce": "allreduce", "allgather": "allgather", "alltoall": "alltoall",
+    "reducescatter": "reducescatter", "broadcast": "broadcast", "monitoredbarrier": "barrier", "barrier": "barrier",
+    "gather": "gather", "scatter": "scatter", "reduce": "reduce", "sendrecv": "sendrecv", "send": "send",
+    "isend": "send", "recv": "recv", "irecv": "recv",
+}  # fmt: skip
+FUNCTIONS: Final = frozenset(_FUNCTIONS.values())
+DTYPES: Final = {  # as Kineto spells them
     "ncclInt8": "Char", "ncclChar": "Char", "ncclUint8": "Byte", "ncclInt32": "Int", "ncclInt": "Int",
     "ncclUint32": "UInt32", "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half",
     "ncclFloat32": "Float", "ncclFloat": "Float", "ncclFloat64": "Double", "ncclDouble": "Double",
@@ -31,7 +34,7 @@ _RANK: Final = re.compile(
     r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE
 )  # the last two: of capture
 _PLUGIN: Final = re.compile(r".*_(\d{1,20})_(\d{1,7})\.json(?:\.gz|\.zst)?")
-_NAMED: Final = re.compile(r"flight_recorder|nccl[_-]|-pid\d{1,10}\.(?:log|jsonl)", re.IGNORECASE)
+NAMED: Final = re.compile(r"flight_recorder|nccl[_-]|-pid\d{1,10}\.(?:log|jsonl)", re.IGNORECASE)
 _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\.zst)?")
 
 
@@ -41,18 +44,12 @@ def function_of(name: str) -> str:
     ``allgather``, ``send``.
     """
     bare = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")
-    known = next((function for function in _FUNCTIONS if bare.startswith(function)), bare)
-    return "barrier" if known == "allreducebarrier" else known
+    return next((function for start, function in _FUNCTIONS.items() if bare.startswith(start)), bare)
 
 
 def batched(messages: Iterable[tuple[str, int]]) -> str:
     """Name what one kernel does with messages, each ``send`` or ``recv`` and its peer: ``recv 0, send 2``."""
     return ", ".join(sorted(f"{function} {peer}" for function, peer in messages))
-
-
-def dtype_of(name: str) -> str:
-    """Return ``Float`` for ``ncclFloat32``; other names as they are."""
-    return _DTYPES.get(name, name)
 
 
 def hash_text(value: object) -> str | None:
@@ -64,13 +61,6 @@ def hash_text(value: object) -> str | None:
     except ValueError:
         return None
     return str(number) if 0 <= number < 1 << 64 else None
-
-
-def is_named_so(path: Path) -> bool:
-    """Return whether a file is named as side files are: it is none of the traces, even where nothing can be
-    read of it.
-    """
-    return _NAMED.search(path.name) is not None
 
 
 def rank_in_name(path: Path) -> int | None:

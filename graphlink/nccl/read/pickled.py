@@ -30,11 +30,7 @@ _PLAIN: Final = frozenset({*_VALUES, *_GETS, *_PUTS, *_TAKES, *_TAKES_TO_MARK, *
 
 
 class Refused(Exception):
-    """The error in a pickle, and the byte at which it is."""
-
-    def __init__(self, what: str, at: int):
-        super().__init__(what)
-        self.what, self.at = what, at
+    """What is wrong in a pickle, and the byte at which it is."""
 
 
 def load(text: bytes) -> Any:

@@ -28,10 +28,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.nccl.read.events import EventTables, Fill, PluginArgs, PluginEvent
+from graphlink.nccl.read.events import Args, EventTables, Fill, PluginEvent, said
 from graphlink.nccl.read.names import (
+    DTYPES,
     batched,
-    dtype_of,
     function_of,
     hash_text,
     message_bytes,
@@ -95,19 +95,19 @@ def read_plugin(path: Path) -> Dump:
     fill: dict[str, Fill] = {
         "call": partial(_calls, strings, keys),
         "kernel": lambda _, args: {
-            "channel": small([a.channel for a in args]),
-            "gpu_start_ns": np.maximum(ints([a.start_gpu_clk for a in args], 0), 0),
-            "gpu_end_ns": np.maximum(ints([a.stop_gpu_clk for a in args], 0), 0),
+            "channel": small(said(args, "Channel")),
+            "gpu_start_ns": np.maximum(ints(said(args, "StartGpuClk"), 0), 0),
+            "gpu_end_ns": np.maximum(ints(said(args, "StopGpuClk"), 0), 0),
         },
         "proxy": lambda rows, args: {
-            "channel": small([a.channel for a in args]),
-            "peer": small([a.peer for a in args]),
+            "channel": small(said(args, "Channel")),
+            "peer": small(said(args, "Peer")),
             "sends": np.array([_SENDS[row.name] for row in rows], np.bool_),
-            "bytes": natural([a.trans_size for a in args]),
+            "bytes": natural(said(args, "transSize")),
         },
         "group": lambda _rows, _args: {},
         "step": lambda rows, args: {
-            "step": natural([a.step for a in args]),
+            "step": natural(said(args, "Step")),
             "state": np.array([_STATES[row.name] for row in rows], np.uint8),
         },
     }
@@ -145,22 +145,23 @@ def read_plugin(path: Path) -> Dump:
     )
 
 
-def _calls(strings: Strings, keys: Strings, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
+def _calls(strings: Strings, keys: Strings, rows: list[PluginEvent], args: list[Args]) -> Columns:
     """Return the columns of calls; ``keys``: of the communicators."""
-    dtypes = [dtype_of(text_of(a.datatype)) for a in args]
-    count = natural([a.count for a in args])
+    named = [text_of(a.get("Datatype")) for a in args]
+    dtypes = [DTYPES.get(name, name) for name in named]
+    count = natural(said(args, "Count"))
     return {
-        "communicator": keys.column([hash_text(a.comm_hash) or "" for a in args]) - 1,
-        "rank": small([a.rank for a in args]),
+        "communicator": keys.column([hash_text(a.get("CommHash")) or "" for a in args]) - 1,
+        "rank": small(said(args, "Rank")),
         "function": strings.column([function_of(row.name) for row in rows]),
-        "peer": small([a.peer for a in args]),
+        "peer": small(said(args, "Peer")),
         "count": count,
         "dtype": strings.column(dtypes),
         "bytes": message_bytes(count, dtypes),
-        "seq": natural([a.seq_num for a in args]),
-        "algorithm": strings.column([text_of(a.algorithm) for a in args]),
-        "protocol": strings.column([text_of(a.protocol) for a in args]),
-        "channels": small([a.n_max_channels if a.n_channels is None else a.n_channels for a in args]),
+        "seq": natural(said(args, "SeqNum")),
+        "algorithm": strings.column([text_of(a.get("Algorithm")) for a in args]),
+        "protocol": strings.column([text_of(a.get("Protocol")) for a in args]),
+        "channels": small([a.get("nChannels", a.get("nMaxChannels")) for a in args]),  # the latter: NCCL 2.23
     }
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.nccl.read.events import EventTables, Fill, PluginArgs, PluginEvent
+from graphlink.nccl.read.events import Args, EventTables, Fill, PluginEvent, said
 from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
 from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
 from graphlink.read.columns import MISSING, Columns, Strings
@@ -108,15 +108,15 @@ def read_proxy(path: Path) -> Dump:
 # Columns of what begins say, by sort. ``names``: of collectives, by number, as steps and collectives say them.
 
 
-def _steps(names: dict[int, str], rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
+def _steps(names: dict[int, str], rows: list[PluginEvent], args: list[Args]) -> Columns:
     parts = [step.groups() for row in rows if (step := _STEP.fullmatch(row.name))]
     return {
         "sends": np.array([way == "Send" for way, _, _ in parts], np.bool_),
         "peer": np.array([peer for _, peer, _ in parts], np.int32),
         "step": np.array([step for _, _, step in parts], np.int64),
         "channel": small([row.pid for row in rows]),
-        "op": natural([a.op_count for a in args]),
-        "slot": natural([a.proxy_op_index for a in args]),
+        "op": natural(said(args, "opCount")),
+        "slot": natural(said(args, "proxyOpIndex")),
         "collective": np.array([_collective(names, row.collective_name) for row in rows], np.int64),
         "channels": small([row.total_channels for row in rows]),
         "protocol": np.minimum(small([row.proto for row in rows]), len(_PROTOCOLS)),
