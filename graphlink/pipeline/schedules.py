@@ -376,13 +376,9 @@ def peak_activations(orders: Sequence[Order], kept: float = 1.0) -> tuple[float,
     A forward adds one. It stays until the backward (B) has ended. Where the backward is split, ``kept`` of it stay
     until the weight gradient (W) has ended, the rest until the input gradient (I) has; unless given, all of it.
     """
-    return tuple(_peak(order.phase, kept) for order in orders)
-
-
-def _peak(phase: U8, kept: float) -> float:
-    """Return the most that is stored once an action has begun (F) or ended (the others)."""
-    forward, full, back, weight = np.cumsum(phase == np.arange(PHASES)[:, None], axis=1)
-    return float((forward - full - back + kept * (back - weight)).max(initial=0))
+    # what is stored once an action has begun (F) or ended (the others)
+    counts = (np.cumsum(order.phase == np.arange(PHASES)[:, None], axis=1) for order in orders)
+    return tuple(float((f - b - i + kept * (i - w)).max(initial=0)) for f, b, i, w in counts)
 
 
 def inputs(orders: Sequence[Order], first: I64, times: ActionTimes) -> tuple[I64, I64]:
@@ -432,8 +428,7 @@ def _named(orders: Sequence[Order], action: int) -> str:
 
 
 def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cost_ns: I64, gap_ns: I64) -> I64:
-    """Return the end of each action. A rank runs on until an input is missing; who makes that wakes it. Each is waited
-    for by one at most.
+    """Return the end of each action; each is waited for by one at most.
 
     Before each pair stands a gate that takes no time and waits for what its backward needs.
     """
@@ -451,6 +446,22 @@ def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cos
     cost, gap = (np.insert(column, pairs, 0).tolist() for column in (cost_ns, np.where(paired, 0, gap_ns)))
     bounds = first + np.searchsorted(pairs, first)
     at, stop = bounds[:-1].tolist(), bounds[1:].tolist()
+    end = run_out(at, stop, source, lag, cost, gap)
+    for i, to in zip(at, stop, strict=True):
+        if i < to:
+            late, missing = (_named(orders, int(action[k])) for k in (i, source[i]))
+            raise ValueError(f"deadlock: {late} waits for {missing}, which does not run before it")
+    out = np.empty(len(cost_ns), np.int64)
+    out[action] = end  # a gate stands before its backward, which overwrites it
+    return out
+
+
+def run_out(
+    at: list[int], stop: list[int], source: list[int], lag: list[int], cost: list[int], gap: list[int]
+) -> list[int]:
+    """Return the end of each action, -1 of one that never runs. A rank runs from ``at`` on until an input (``source``)
+    is missing, at most to ``stop``; who makes that wakes it. ``at`` becomes where each rank got to.
+    """
     end, clock = [-1] * len(cost), [0] * len(at)
     waiter: dict[int, int] = {}
     awake = list(range(len(at)))[::-1]
@@ -474,10 +485,4 @@ def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cos
         else:
             at[rank] = stop[rank]
         clock[rank] = now
-    for i, to in zip(at, stop, strict=True):
-        if i < to:
-            late, missing = (_named(orders, int(action[k])) for k in (i, source[i]))
-            raise ValueError(f"deadlock: {late} waits for {missing}, which does not run before it")
-    out = np.empty(len(cost_ns), np.int64)
-    out[action] = end  # a gate stands before its backward, which overwrites it
-    return out
+    return end

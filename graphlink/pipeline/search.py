@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -28,8 +27,8 @@ import numpy as np
 
 from graphlink.model import I64
 from graphlink.pipeline.records import Pass
-from graphlink.pipeline.schedules import ActionTimes, Order
-from graphlink.tables import turns
+from graphlink.pipeline.schedules import ActionTimes, Order, run_out
+from graphlink.tables import nowhere, turns
 
 F, I, W = int(Pass.F), int(Pass.I), int(Pass.W)
 Row = bytearray  # the phases of a rank in its order; the k-th of a phase is of microbatch k
@@ -43,20 +42,16 @@ _NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Times of each rank by phase, of transfers to (``down``) and from (``up``) the next rank; microbatches; the limit
-    of each rank, and ``kept`` of what it stores, as in ``search``.
-    """
+    """Times, microbatches, the limit of each rank, and ``kept`` of what it stores, as in ``search``."""
 
-    cost: list[list[int]]
-    down: list[int]
-    up: list[int]
+    times: ActionTimes
     microbatches: int
     limits: Sequence[float]
     kept: float
 
     @property
     def ranks(self) -> int:
-        return len(self.cost[F])
+        return self.times.stages
 
     @property
     def actions(self) -> int:
@@ -123,8 +118,7 @@ def search(times: ActionTimes, microbatches: int, limits: Sequence[float], kept:
 
     Raises ValueError where a rank may not even store one microbatch, or there are more than ``MOST_ACTIONS``.
     """
-    cost, down, up = (column.tolist() for column in (times.duration_ns, times.forward_ns, times.backward_ns))
-    job = _Job(cost, down, up, microbatches, limits, kept)
+    job = _Job(times, microbatches, limits, kept)
     if job.actions > MOST_ACTIONS:
         raise ValueError(
             f"{microbatches:,} microbatches on {len(limits):,} stages are {job.actions:,} actions, at most "
@@ -214,10 +208,12 @@ class _Greedy:
         p, many = job.ranks, job.microbatches
         self._job, self._turns, self._kept = job, policy.turns, max(policy.kept, job.kept)
         self._most = [min(many, int(1 + policy.ahead * (p - 1 - rank))) for rank in range(p)]
-        cost = job.cost
+        self._cost, self._down, self._up = (
+            column.tolist() for column in (job.times.duration_ns, job.times.forward_ns, job.times.backward_ns)
+        )
         self._late = [
             ((policy.warm * f, policy.steady * f), (policy.fill * w, policy.drain * w))
-            for f, w in zip(cost[F], cost[W], strict=True)
+            for f, w in zip(self._cost[F], self._cost[W], strict=True)
         ]
         self._done = [[0] * 4 for _ in range(p)]  # by rank and phase
         self._there: dict[int, list[list[int]]] = {
@@ -244,7 +240,7 @@ class _Greedy:
                     heapq.heappush(awake, (later, at))
                 continue
             rows[rank].append(phase)
-            clock[rank] = now + self._job.cost[phase][rank]
+            clock[rank] = now + self._cost[phase][rank]
             self._done[rank][phase] += 1
             heapq.heappush(awake, (clock[rank], at))
             if phase != W:
@@ -258,7 +254,7 @@ class _Greedy:
         if phase == F and to == self._job.ranks:
             self._there[I][rank].append(end)
         elif to >= 0:
-            end += self._job.down[rank] if phase == F else self._job.up[to]
+            end += self._down[rank] if phase == F else self._up[to]
             self._there[phase][to].append(end)
             heapq.heappush(awake, (end, -to))
 
@@ -281,60 +277,39 @@ class _Greedy:
         late, filled = self._late[rank]
         if back <= now:
             return I, now
-        if room and forward <= now and now + job.cost[F][rank] <= back + late[inputs > 0]:
+        if room and forward <= now and now + self._cost[F][rank] <= back + late[inputs > 0]:
             return F, now
         until = min(back, forward) if room else back
-        end = now + job.cost[W][rank] - filled[not more]
+        end = now + self._cost[W][rank] - filled[not more]
         if pending and end <= (back if forward <= now and not room else until):
             return W, now
         return -1, until
 
 
 def _play(job: _Job, rows: list[Row]) -> _Played | None:
-    """Play rows as ``simulate`` would; None where ranks wait for each other for ever. Linear in the actions."""
+    """Play rows as ``simulate`` does; None where ranks wait for each other for ever. Linear in the actions."""
     p, many = job.ranks, 3 * job.microbatches
-    end: dict[int, list[list[int]]] = {F: [[] for _ in range(p)], I: [[] for _ in range(p)]}
-    made = deepcopy(end)
-    awaited = [bytearray(many) for _ in range(p)]
-    at, clock, first = [0] * p, [0] * p, [0] * p
-    todo, asleep = list(range(p - 1, -1, -1)), [False] * p
-    while todo:
-        rank = todo.pop()
-        row, now, begun, waited = rows[rank], clock[rank], at[rank], awaited[rank]
-        asleep[rank] = True
-        cost = [one[rank] for one in job.cost]
-        ends = {F: end[F][rank], I: end[I][rank]}
-        inputs = {
-            F: (end[F][rank - 1], job.down[rank - 1]) if rank else None,
-            I: (end[I][rank + 1], job.up[rank]) if rank < p - 1 else None,
-        }
-        i = begun
-        while i < many:
-            phase = row[i]
-            if phase == W:
-                now += cost[W]
-            else:
-                mine = ends[phase]
-                source = inputs[phase]
-                if source is not None:
-                    if len(mine) >= len(source[0]):
-                        break
-                    came = source[0][len(mine)] + source[1]
-                    if came > now:
-                        now, waited[i] = came, 1
-                if not i:
-                    first[rank] = now
-                now += cost[phase]
-                mine.append(now)
-                made[phase][rank].append(i)
-            i += 1
-        at[rank], clock[rank] = i, now
-        if i > begun:
-            for other in (rank - 1, rank + 1):
-                if 0 <= other < p and asleep[other] and at[other] < many:
-                    asleep[other] = False
-                    todo.append(other)
-    return None if min(at) < many else _Played(rows, [c - f for c, f in zip(clock, first, strict=True)], awaited, made)
+    phases, of_rank = np.frombuffer(b"".join(rows), np.uint8).reshape(p, many), np.arange(p)[:, None]
+    source, lag_ns, cost_ns = nowhere(p * many), np.zeros(p * many, np.int64), job.times.duration_ns[phases, of_rank]
+    made = {phase: np.flatnonzero(phases == phase).reshape(p, -1) for phase in (F, I)}
+    for phase, to, by, transfer_ns in (
+        (F, slice(1, None), slice(-1), job.times.forward_ns),
+        (I, slice(-1), slice(1, None), job.times.backward_ns),
+    ):
+        source[made[phase][to]], lag_ns[made[phase][to]] = made[phase][by], transfer_ns[:, None]
+    at, stop = list(range(0, p * many, many)), list(range(many, p * many + 1, many))
+    end = run_out(at, stop, source.tolist(), lag_ns.tolist(), cost_ns.ravel().tolist(), [0] * len(source))
+    if at != stop:
+        return None
+    end_ns = np.array(end).reshape(p, many)
+    start_ns = end_ns - cost_ns
+    awaited = start_ns > np.append(0 * of_rank, end_ns[:, :-1], axis=1)
+    return _Played(
+        rows,
+        (end_ns[:, -1] - start_ns[:, 0]).tolist(),
+        [bytearray(row.tobytes()) for row in awaited],
+        {phase: (places - many * of_rank).tolist() for phase, places in made.items()},
+    )
 
 
 def _moved(job: _Job, rows: list[Row], plays: int) -> tuple[_Played, int]:

@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_patterns_are_the_handcrafted_schedules() -> None:
-    job = searching._Job([[1] * 5] * 4, [0] * 4, [0] * 4, 12, (99.0,) * 5, 1.0)
+    job = searching._Job(even_times(5, 1, 1, 1), 12, (99.0,) * 5, 1.0)
     for schedule, hops in (("ZB-H1", 1.0), ("ZB-H2", 2.0)):
         for rank, order in enumerate(orders(schedule, 5, 12)):
             assert searching._pattern(job, rank, hops, delays=True) == bytearray(order.phase)
@@ -179,16 +179,14 @@ def test_own_play_is_that_of_the_simulator() -> None:
         p, m = rng.randint(1, 6), rng.randint(1, 12)
         times = some_times(rng, p)
         limits = (float(rng.randint(1, 8)),) * p
-        job = searching._Job(
-            times.duration_ns.tolist(), times.forward_ns.tolist(), times.backward_ns.tolist(), m, limits, KEPT
-        )
+        job = searching._Job(times, m, limits, KEPT)
         for played in searching._by_policies(job):
             made = tuple(searching._order(rank, row) for rank, row in enumerate(played.rows))
             assert tuple(played.own_ns) == simulate(made, times).own_ns
 
 
 def test_a_circle_of_waits_is_no_order() -> None:
-    job = searching._Job([[1, 1]] * 4, [0], [0], 2, (9.0, 9.0), KEPT)
+    job = searching._Job(even_times(2, 1, 1, 1), 2, (9.0, 9.0), KEPT)
     F, I, W = Pass.F, Pass.I, Pass.W  # noqa: E741
     assert searching._play(job, [bytearray([F, I, F, I, W, W]), bytearray([F, F, I, I, W, W])]) is None
 
