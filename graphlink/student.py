@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.model import F64
 
 TO_SIGMA: Final = 1.4826  # standard deviation in median absolute deviations, for normal errors
-_TERMS: Final = 300  # of the continued fraction; some tens are needed
+_TERMS: Final = 3_000  # of the continued fraction; some tens are needed, for 1 M trials a thousand
 _SMALL: Final = 1e-300
 
 
@@ -65,7 +65,7 @@ def tail(t: float, freedom: float) -> float:
         return 1.0
     if freedom == inf or t * t == inf:
         return 0.0
-    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 @lru_cache(maxsize=1024)
@@ -86,7 +86,7 @@ def _compared(difference: float, error: float, freedom: float) -> Compared:
     return Compared(difference, error, freedom, tail(difference / error, freedom))
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
+def incomplete_beta(a: float, b: float, x: float) -> float:
     """Return the regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun
     26.5.8).
     """

@@ -163,7 +163,7 @@ def _common(a: I64, b: I64) -> tuple[I64, I64]:
     tail = _equal_ends(a, b)
     n, m = len(a) - tail, len(b) - tail
     if n and m:
-        head_a, head_b = _split(a[:n], b[:m])
+        head_a, head_b = longest_parts(a[:n], b[:m])
         shifted = _shifted(a, b)
         if len(shifted[0]) < len(head_a) + tail:
             return np.append(head_a, np.arange(n, n + tail)), np.append(head_b, np.arange(m, m + tail))
@@ -189,7 +189,7 @@ def _shifted(a: I64, b: I64) -> tuple[I64, I64]:
     return best + at, best
 
 
-def _split(a: I64, b: I64) -> tuple[I64, I64]:
+def longest_parts(a: I64, b: I64) -> tuple[I64, I64]:
     """Find a longest common subsequence; for sequences too long for that, of what is left of and right of their longest
     common runs.
     """

@@ -7,7 +7,6 @@ under the right one do the times between ends agree.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import EMPTY, I64, NOWHERE, Bool
-from graphlink.ranks.aligned import Clash, Ops, Pairs, clash, holes, likely_shifts, pairs
+from graphlink.ranks.aligned import Clash, Ops, Pairs, clash, holes, likely_shifts, longest_parts, pairs
 from graphlink.ranks.records import Line
-from graphlink.tables import how_many, nearest
+from graphlink.tables import equal_runs, how_many, nearest
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
@@ -84,14 +83,13 @@ def clock(left: Ops, right: Ops, a: I64, b: I64, least: int = TELLING) -> Line |
 
 def _aligned(left: Ops, right: Ops, near_ns: int) -> Pairs | None:
     a, b = _under_best_shift(left, right, near_ns)
-    if len(a) < FEWEST:
-        return None
     for reach in (WIDE * near_ns, near_ns):  # first with the clock of a part of the ops, then with that of all
-        there = _on_left(left, right, a, b, near_ns)
-        a, b = _ending_together(left, there, reach)
         if len(a) < FEWEST:
             return None
-    return _filled(left, there, a, b) if 2 * len(a) >= recorded_by_both(left.end_ns, there.end_ns, near_ns) else None
+        there = _on_left(left, right, a, b, near_ns)
+        a, b = _ending_together(left, there, reach)
+    enough = max(2 * FEWEST, recorded_by_both(left.end_ns, there.end_ns, near_ns))
+    return _filled(left, there, a, b) if 2 * len(a) >= enough else None
 
 
 def recorded_by_both(left_ns: I64, right_ns: I64, near_ns: int) -> int:
@@ -174,22 +172,9 @@ def _ending_together(left: Ops, right: Ops, reach_ns: int) -> tuple[I64, I64]:
 
 
 def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
-    """Drop as few pairs as possible so that no two cross."""
-    if (np.diff(j) > 0).all():
-        return i, j
-    tops: list[int] = []
-    top_at: list[int] = []
-    before = []
-    for k, value in enumerate(j.tolist()):
-        at = bisect_left(tops, value)
-        before.append(top_at[at - 1] if at else NOWHERE)
-        tops[at : at + 1], top_at[at : at + 1] = [value], [k]
-    kept, k = [], top_at[-1]
-    while k != NOWHERE:
-        kept.append(k)
-        k = before[k]
-    rows = np.array(kept[::-1], np.int64)
-    return i[rows], j[rows]
+    """Drop as few pairs as possible so that no two cross: what ``j`` has in common with itself in order stays."""
+    kept = np.arange(len(j)) if (np.diff(j) > 0).all() else longest_parts(j, np.sort(j))[0]
+    return i[kept], j[kept]
 
 
 def _together(start_ns: I64, end_ns: I64, other_start_ns: I64, other_end_ns: I64) -> Bool:
@@ -232,8 +217,6 @@ def _at_the_same_time(left: Ops, right: Ops, ones: range, others: range) -> list
 
 def _clashes(left: Ops, right: Ops, met: list[tuple[int, int]]) -> list[Clash]:
     """Return the clashes: neighbours are one clash where together they hold the same ops; each is one else."""
-    if not met:
-        return []
-    a, b = (np.array(x, np.int64) for x in zip(*met, strict=True))
-    cut = np.flatnonzero((np.diff(a) > 1) | (np.diff(b) > 1)) + 1
-    return [clash(left, right, i, j) for i, j in zip(np.split(a, cut), np.split(b, cut), strict=True)]
+    a, b = np.array(met, np.int64).reshape(-1, 2).T
+    at = np.arange(len(met))
+    return [clash(left, right, a[run], b[run]) for run in equal_runs(at, a - at, b - at)]

@@ -113,22 +113,8 @@ def added(group: I32 | I64, value: NDArray[Any], groups: int) -> NDArray[np.floa
     return np.bincount(group, weights=value, minlength=groups).astype(np.float64, copy=False)
 
 
-def sorted_by(group: I32 | I64, value: I64, groups: int) -> I64:
-    """Return values by group, then ascending; ``value`` not below 0. n log n: of one sort of numbers that hold both,
-    where they fit.
-    """
-    bits = int(value.max(initial=0)).bit_length()
-    if bits + max(groups, 1).bit_length() < 63:
-        both = (group.astype(np.int64) << bits) | value
-        both.sort()
-        both &= (1 << bits) - 1
-        return both
-    return value[np.lexsort((value, group))]
-
-
 def quantiles(group: I32 | I64, value: I64, groups: int) -> I64:
-    """Return median, 95th percentile and maximum of each group, a row each; ``value`` not below 0. n log n, of one
-    group linear.
+    """Return median, 95th percentile and maximum of each group, a row each; n log n.
 
     0 for groups without values. The median is the mean of the middle two, rounded down; the percentile the nearest
     rank.
@@ -137,8 +123,7 @@ def quantiles(group: I32 | I64, value: I64, groups: int) -> I64:
     some = count > 0
     n, at = count[some], (np.cumsum(count) - count)[some]
     places = np.stack([at + (n - 1) // 2, at + n // 2, at + (19 * n + 19) // 20 - 1, at + n - 1])
-    ordered = np.partition(value, places[:, 0]) if groups == 1 and len(value) else sorted_by(group, value, groups)
-    low, high, p95, most = ordered[places]
+    low, high, p95, most = value[np.lexsort((value, group))][places]
     columns = np.zeros((3, groups), np.int64)
     columns[:, some] = low + (high - low) // 2, p95, most
     return columns

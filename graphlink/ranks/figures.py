@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import lgamma
 from typing import Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import AlignedClocks, GroupKey, Matches, RankComms
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
 from graphlink.ranks.times import WORDS, Apart, MatchTimes, apart, times
+from graphlink.student import incomplete_beta
 from graphlink.tables import numbered_values, parted, sums, tuples
 
 _MESSAGE: Final = "SEND"
@@ -293,22 +293,12 @@ def stragglers(
 
 
 def _tail(late: I64, usual: F64, count: I64) -> F64:
-    """Return the chance of ``late`` or more of ``count``, each with the chance ``usual``; 1 for what is no more than
-    usual.
+    """Return the chance of ``late`` or more of ``count``, each with the chance ``usual``: I_usual(late, count - late +
+    1); 1 for what is no more than usual.
 
     Of matches with different numbers of members ``usual`` is the mean, with which chance is never less (Hoeffding
-    1956). Above the mean each term is smaller than the one before, and terms are added until they no longer count:
-    O(sqrt(count)) steps.
+    1956).
     """
-    out = np.ones(len(late))
-    above = np.flatnonzero(late > usual * count)
-    k, n, p = late[above].astype(np.float64), count[above], np.clip(usual[above], 1e-12, 1 - 1e-12)
-    ways = [lgamma(m + 1) - lgamma(i + 1) - lgamma(m - i + 1) for i, m in tuples(k, n)]
-    term = np.exp(np.array(ways) + k * np.log(p) + (n - k) * np.log1p(-p))
-    total = term.copy()
-    while (term > 1e-17 * total).any():
-        term *= (n - k) / (k + 1) * (p / (1 - p))
-        k += 1
-        total += term
-    out[above] = np.minimum(total, 1)
-    return out
+    above = late > usual * count
+    rows = tuples(late, count, usual, above)
+    return np.array([incomplete_beta(k, n - k + 1, p) if more else 1.0 for k, n, p, more in rows])

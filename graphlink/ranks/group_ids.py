@@ -18,7 +18,7 @@ GroupIds = dict[GroupKey, int]
 
 MOST: Final = 499  # ASTRA-sim keeps ids above for itself
 _ALIKE: Final = 0.5
-_DIGITS: Final = 6
+_DIGITS: Final = 6  # at most, of names by which PyTorch counts process groups, since mid 2024; addresses are far longer
 Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
 
 
@@ -89,7 +89,7 @@ def common(
     alone: dict[tuple[int, ...], dict[int, list[GroupKey]]] = defaultdict(lambda: defaultdict(list))
     for rank, keys in by_rank.items():
         for k in dict.fromkeys(keys):
-            if shared[k] > 1 or len(by_rank) == 1 or _is_number(k[1]):
+            if shared[k] > 1 or len(by_rank) == 1 or (k[1].isdecimal() and len(k[1]) <= _DIGITS):
                 found[rank][k] = k
             else:
                 alone[k[0]][rank].append(k)
@@ -103,47 +103,20 @@ def common(
     return found
 
 
-def _is_number(name: str) -> bool:
-    """Tell whether a name is one that PyTorch counts process groups by, since mid 2024; addresses are far longer."""
-    return name.isdecimal() and len(name) <= _DIGITS
-
-
 def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
-    """Choose for each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and others
-    have more in common."""
+    """Choose for each of ``shorter`` a place in ``longer``: in order where all pairs are alike, else the pair that is
+    most alike, then the most alike of what is left, and so on; of those that are about as alike the first.
+    """
     if len(longer) == len(shorter) and all(_likeness(*pair) >= _ALIKE for pair in zip(shorter, longer, strict=True)):
         return list(range(len(longer)))
-    likeness = [[_likeness(one, other) for other in longer] for one in shorter]
-    ordered = _ascending(likeness, len(longer) - len(shorter))
-    if all(likeness[k][place] >= _ALIKE for k, place in enumerate(ordered)):
-        return ordered
-    free = _greedy(likeness)
-    common, more = (sum(likeness[k][place] for k, place in enumerate(places)) for places in (ordered, free))
-    return free if more > common else ordered
-
-
-def _greedy(likeness: Sequence[Sequence[float]]) -> list[int]:
-    """Match the pair that is most alike, then the most alike of what is left, and so on; of equals the first."""
-    pairs = sorted((-value, k, place) for k, row in enumerate(likeness) for place, value in enumerate(row))
+    likeness = {
+        (k, place): _likeness(one, longer[place]) for k, one in enumerate(shorter) for place in range(len(longer))
+    }
     chosen: dict[int, int] = {}
-    for _, k, place in pairs:
+    for k, place in sorted(likeness, key=lambda pair: (-round(likeness[pair], 1), pair)):
         if k not in chosen and place not in chosen.values():
             chosen[k] = place
-    return [chosen[k] for k in range(len(likeness))]
-
-
-def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
-    """Choose for each row a column, ascending, so that the sum is greatest; the first of equals. ``spare``: columns
-    that stay free.
-    """
-    best: list[tuple[float, list[int]]] = [(0.0, [])] * (spare + 1)  # by how many places were passed over
-    for k, row in enumerate(likeness):
-        options = [(total + row[k + skipped], [*places, k + skipped]) for skipped, (total, places) in enumerate(best)]
-        for skipped in range(1, spare + 1):  # passing over more is worth it only where it is more alike
-            if options[skipped - 1][0] >= options[skipped][0]:
-                options[skipped] = options[skipped - 1]
-        best = options
-    return best[-1][1]
+    return [chosen[k] for k in range(len(shorter))]
 
 
 def _likeness(one: I64, other: I64) -> float:

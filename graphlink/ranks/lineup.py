@@ -143,8 +143,6 @@ def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Cla
 def _reference(ops: Sequence[Ops]) -> int:
     most = max(len(member) for member in ops)
     longest = [k for k, member in enumerate(ops) if len(member) == most]
-    if len(longest) < 3:
-        return longest[0]
     texts = [ops[k].token.tobytes() for k in longest]
     return longest[texts.index(Counter(texts).most_common(1)[0][0])]
 

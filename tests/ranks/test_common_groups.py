@@ -51,6 +51,12 @@ def test_where_a_rank_has_fewer_names_what_was_called_tells_which(shorter: list[
     assert [found[1][key][1] for key in named("pq")] == places
 
 
+def test_names_that_are_about_as_alike_keep_their_order() -> None:
+    called = {key: [1] * count for key, count in zip(named("abcpq"), (100, 100, 100, 97, 98), strict=True)}
+    found = common({0: named("abc"), 1: named("pq")}, lambda _, key: np.array(called[key], np.int64))
+    assert [found[1][key][1] for key in named("pq")] == ["#0", "#1"]
+
+
 @pytest.mark.parametrize(
     ("other", "places"),
     [
