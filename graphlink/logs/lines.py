@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,40 +37,32 @@ ZONES: Final = tuple(sorted({*(60 * hours for hours in range(-12, 15)), *_ODD}))
 _NOTED_NS: Final = 5 * _MINUTE_NS  # an execution trace is begun at most so long before the first row is recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line without colours. ``ended``: a line break follows; ``long``: its rest was left out."""
-
-    text: str
-    ended: bool = True
-    long: bool = False
-
-
-def lines_of(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file, in UTF-8 or, with its mark, UTF-16.
+def lines_of(path: Path, unread: Counter[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a file, in UTF-8 or, with its mark, UTF-16, without colours, and whether a line break follows.
+    Empty ones are left out, and those that are too long counted as ``unread``.
 
     Raises:
         InputError: the file cannot be opened or unpacked.
     """
+    for text, ended in _texts(path):
+        if len(text) > MOST_CHARACTERS:
+            unread["line too long"] += 1
+        elif (plain := _CONTROLS.sub("", text)).strip():
+            yield plain, ended
+
+
+def _texts(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield lines as they are; of too long ones, enough to tell that."""
     with open_source(path) as source:
-        block = source.read(BLOCK_BYTES)
+        block, rest = source.read(BLOCK_BYTES), ""
         encoding = next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        rest, long = "", False
         while block:
             *whole, last = _END.split(rest + decoder.decode(block))
-            for text in whole:
-                yield _line(text, ended=True, long=long)
-                long = False
-            long = long or len(last) > MOST_CHARACTERS
-            rest = last[: MOST_CHARACTERS + 1]
-            block = source.read(BLOCK_BYTES)
+            yield from ((text, True) for text in whole)
+            block, rest = source.read(BLOCK_BYTES), last[: MOST_CHARACTERS + 1]
         if rest:
-            yield _line(rest, ended=False, long=long)
-
-
-def _line(text: str, *, ended: bool, long: bool) -> Line:
-    return Line(_CONTROLS.sub("", text[:MOST_CHARACTERS]), ended, long or len(text) > MOST_CHARACTERS)
+            yield rest, False
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
 from graphlink.errors import InputError
-from graphlink.logs.lines import Line, Sum, lines_of
+from graphlink.logs.lines import Sum, lines_of
 from graphlink.logs.records import MegatronLog, RankMemory, Timer
 
 MOST_TIMERS: Final = 256
@@ -46,14 +46,6 @@ _TODO: Final = "give the output of the rank that prints 'iteration N/ M | ... | 
 
 
 @dataclass(slots=True)
-class _Timer:
-    """Sums of one timer: of lines with one value, of the least and of the largest rank."""
-
-    samples: int = 0
-    sums: dict[str, Sum] = field(default_factory=lambda: {name: Sum() for name in ("value", "least", "largest")})
-
-
-@dataclass(slots=True)
 class _Block:
     """An open block of timers of one prefix. ``name``: whose ranks are listed, with the least and the largest
     so far.
@@ -72,15 +64,16 @@ class _Reader:
         self.steps_ms: list[float] = []
         self.numbers: list[int] = []  # the iteration of each
         self.times: list[str] = []
-        self.timers: dict[str, _Timer] = {}
+        self.timers: dict[str, dict[str, Sum]] = {}  # lines with one value, the least and the largest rank
+        self.samples: Counter[str] = Counter()
         self.memory: dict[int, dict[str, float]] = {}  # the largest figures of each rank
         self.memory_lines: Counter[int] = Counter()
         self.unread: Counter[str] = Counter()
         self.blocks: dict[str, _Block] = {}
 
     def read(self) -> MegatronLog:
-        for line in lines_of(self.path):
-            self._line(line)
+        for text, ended in lines_of(self.path, self.unread):
+            self._line(text, ended=ended)
         for prefix in [*self.blocks]:
             self._end_block(prefix)
         if not (self.steps_ms or self.timers or self.memory):
@@ -102,7 +95,7 @@ class _Reader:
             step_median_ms=round(median(self.steps_ms), 6) if known else None,
             from_time=self.times[0] if self.times else None,
             to_time=self.times[-1] if self.times else None,
-            timers={name: _timer(timer) for name, timer in sorted(self.timers.items())},
+            timers={name: _timer(self.samples[name], sums) for name, sums in sorted(self.timers.items())},
             memory=[
                 RankMemory(
                     rank=rank,
@@ -117,28 +110,23 @@ class _Reader:
             unread=dict(sorted(self.unread.items())),
         )
 
-    def _line(self, line: Line) -> None:
-        if not line.text.strip():
-            return
-        if line.long:
-            self.unread["line too long"] += 1
-            return
-        prefixed = _PREFIX.match(line.text)
-        prefix, text = (prefixed[1], line.text[prefixed.end() :]) if prefixed else ("", line.text)
+    def _line(self, text: str, *, ended: bool) -> None:
+        prefixed = _PREFIX.match(text)
+        prefix, text = (prefixed[1], text[prefixed.end() :]) if prefixed else ("", text)
         if (iteration := _ITERATION.search(text)) is not None:
             self._end_block(prefix)
-            self._iteration(iteration, text, ended=line.ended)
+            self._iteration(iteration, text, ended=ended)
         elif (block := _BLOCK.search(text)) is not None:
             self._end_block(prefix)
             self.blocks[prefix] = _Block((block[1] or "").strip() or "all")
             if block[2]:
-                self._in_block(prefix, block[2], ended=line.ended)
+                self._in_block(prefix, block[2], ended=ended)
         elif (memory := _MEMORY.search(text)) is not None:
-            self._memory_line(int(memory[1]), memory[2], ended=line.ended)
+            self._memory_line(int(memory[1]), memory[2], ended=ended)
         elif (timers := _TIMERS.search(text)) is not None:
             self._end_block(prefix)
-            self._timer_line(timers[1], ended=line.ended)
-        elif prefix not in self.blocks or not self._in_block(prefix, text, ended=line.ended):
+            self._timer_line(timers[1], ended=ended)
+        elif prefix not in self.blocks or not self._in_block(prefix, text, ended=ended):
             self.unread["other text"] += 1
 
     def _iteration(self, found: re.Match[str], text: str, *, ended: bool) -> None:
@@ -212,10 +200,10 @@ class _Reader:
         if name not in self.timers and len(self.timers) >= MOST_TIMERS:
             self.unread[f"timer beyond {MOST_TIMERS}"] += 1
             return
-        timer = self.timers.setdefault(name, _Timer())
-        timer.samples += 1
+        sums = self.timers.setdefault(name, {kind: Sum() for kind in ("value", "least", "largest")})
+        self.samples[name] += 1
         for kind, value in values.items():
-            timer.sums[kind].add(value)
+            sums[kind].add(value)
 
     def _memory_line(self, rank: int, text: str, *, ended: bool) -> None:
         parts = text.split("|")
@@ -233,9 +221,9 @@ class _Reader:
                 most[part[1]] = max(value, most.get(part[1], 0.0))
 
 
-def _timer(timer: _Timer) -> Timer:
-    mean_ms, min_ms, max_ms = (sum_.mean(6) for sum_ in timer.sums.values())
-    return Timer(samples=timer.samples, mean_ms=mean_ms, min_ms=min_ms, max_ms=max_ms)
+def _timer(samples: int, sums: dict[str, Sum]) -> Timer:
+    mean_ms, min_ms, max_ms = (one.mean(6) for one in sums.values())
+    return Timer(samples=samples, mean_ms=mean_ms, min_ms=min_ms, max_ms=max_ms)
 
 
 def logged_steps(path: Path) -> tuple[list[int], list[float]]:

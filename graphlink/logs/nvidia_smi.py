@@ -17,7 +17,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from graphlink.errors import InputError
-from graphlink.logs.lines import Line, Sum, Window, lines_of, moment, noted_zone, zones
+from graphlink.logs.lines import Sum, Window, lines_of, moment, noted_zone, zones
 from graphlink.logs.records import Figure, GpuLog, InRecording, SmiLog
 
 QUERY: Final = (
@@ -91,12 +91,7 @@ class _Gpu:
             self.times = [*self.times[:1], time]
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """Which GPU a sample is of. ``order``: its place among those of its host."""
-
-    host: str
-    order: int
+_Key = tuple[str, int]  # which GPU a sample is of: host, and place among those of its host
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +121,11 @@ class _Reader:
 
     def samples(self) -> list[GpuLog]:
         """Return the GPUs with samples."""
-        for line in lines_of(self.path):
-            self._line(line)
+        for text, ended in lines_of(self.path, self.unread):
+            self._line(text, ended=ended)
         for screen in self._on_screen.values():
             self._close(screen)
-        order = sorted(self.gpus.items(), key=lambda item: (item[0].host, item[0].order))
-        return [_log(key, gpu) for key, gpu in order if gpu.samples or self.within is None]
+        return [_log(key, self.gpus[key]) for key in sorted(self.gpus) if self.gpus[key].samples or self.within is None]
 
     def _outside(self, time: str | None) -> bool:
         if self.within is None:
@@ -168,12 +162,9 @@ class _Reader:
             "is neither csv of nvidia-smi nor a pasted screen of it", path=self.path, todo=f"record with {QUERY}"
         )
 
-    def _line(self, line: Line) -> None:
-        text = _QUOTED.sub("", line.text).strip()
+    def _line(self, text: str, *, ended: bool) -> None:
+        text = _QUOTED.sub("", text).strip()
         if not text:
-            return
-        if line.long:
-            self.unread["line too long"] += 1
             return
         if self.header is None and not self.screens:
             self._refuse_other(text)
@@ -187,7 +178,7 @@ class _Reader:
             self.header = header
             self.told_apart &= bool({"index", "id"} & {*header.roles})
         elif self.header is not None:
-            self._row(self.header, host, text, ended=line.ended)
+            self._row(self.header, host, text, ended=ended)
         elif self.screens:
             self.unread["other text"] += 1
         else:
@@ -230,9 +221,9 @@ class _Reader:
     def _order(self, host: str, of: dict[str, str]) -> _Key | None:
         """Return which GPU a row is of: by index, else by what identifies it, in the order in which they come."""
         if "index" in of:
-            return _Key(host, int(of["index"])) if re.fullmatch(r"\d{1,5}", of["index"]) else None
+            return (host, int(of["index"])) if re.fullmatch(r"\d{1,5}", of["index"]) else None
         known = self._orders.setdefault(host, {})
-        return _Key(host, known.setdefault(of.get("id", ""), len(known)))
+        return host, known.setdefault(of.get("id", ""), len(known))
 
     def _gpu(self, key: _Key) -> _Gpu:
         if key not in self.gpus:
@@ -271,7 +262,7 @@ class _Reader:
             self._close(screen)
             self.screens += screen.part == ""  # pasted without its head
             screen.part = "gpus"
-            screen.open = _Key(screen.host, int(row[1]))
+            screen.open = (screen.host, int(row[1]))
             self._name(self._gpu(screen.open), row[2])
         elif screen.open is not None and screen.part == "gpus":
             self._state_row(screen, screen.open, text)
@@ -432,8 +423,8 @@ def _log(key: _Key, gpu: _Gpu) -> GpuLog:
     figures = {name: _figure(values) for name, values in gpu.sums.items()}
     total = figures["total"]
     return GpuLog(
-        host=key.host,
-        gpu=key.order,
+        host=key[0],
+        gpu=key[1],
         name=gpu.name,
         samples=gpu.samples,
         from_time=gpu.times[0] if gpu.times else None,
