@@ -26,7 +26,7 @@ from graphlink.pipeline.named_ranges import OPTIMIZER, Entries, numbered, step_n
 from graphlink.pipeline.records import Layers, Pass
 from graphlink.records import NOTE
 from graphlink.spans import Spans
-from graphlink.tables import begins, how_many, in_order, last_before, nowhere, spread, take, turns, values_at
+from graphlink.tables import begins, how_many, in_order, last_before, nowhere, skipped, spread, take, turns, values_at
 
 RULE: Final = "inferred:p2p+autograd"
 _UNNUMBERED: Final = (
@@ -217,21 +217,10 @@ def forward_of(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]
 
 
 def outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
-    """Return the outermost op around each row (annotations are none), and whether autograd is around it. Doubles the
-    reach a round.
-    """
-    ops = ~linked.trace.host.annotation
-    inner = (linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops
-    jump = np.where(inner, linked.parent, NOWHERE).astype(np.int64)
-    top, inside = np.arange(len(jump)), autograd.copy()
-    while True:
-        up = jump != NOWHERE
-        if not up.any():
-            return top, inside
-        target = np.maximum(jump, 0)
-        inside |= up & inside[target]
-        top = np.where(up, top[target], top)
-        jump = np.where(up, jump[target], NOWHERE)
+    """Return the outermost op around each row (annotations are none), and whether autograd is around it."""
+    ops, parent = ~linked.trace.host.annotation, linked.parent.astype(np.int64)
+    inner = (parent != NOWHERE) & ops[parent] & ops
+    return skipped(parent, inner), autograd[skipped(parent, inner & ~autograd)]
 
 
 def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tuple[_Passes, _Passes, I64] | str:
@@ -306,8 +295,6 @@ def layers_of(linked: Linked, entries: Entries, worked: Worked) -> tuple[Layers,
     forward, count = _repeated(
         linked, _of_passes(linked, entries, np.flatnonzero(ops & ~autograd), (Pass.F,), own_thread=True), entries
     )
-    if not count:
-        return ()
     of_row = spread(len(top), forward.row, forward.layer)
     known, of = forward_of(linked, autograd, backward)
     back = spread(len(top), backward[known], of_row[of])
@@ -335,18 +322,15 @@ def _repeated(linked: Linked, pieces: _Pieces, entries: Entries) -> tuple[_Piece
     alike.
     """
     name, layer = linked.trace.host.name[pieces.row].astype(np.int64), pieces.layer.copy()
-    count: dict[int, int] = {}
-    told: dict[int, tuple[I64, I64]] = {}
+    told: dict[int, tuple[I64, I64, int]] = {}  # by chunk: ops of its first pass, layers, how many
     for low, high in pairwise([*np.flatnonzero(begins(pieces.entry)).tolist(), len(name)]):
         chunk, mine = int(entries.chunk[pieces.entry[low]]), name[low:high]
         if chunk not in told:
-            numbers, many = _layers(mine)
-            told[chunk] = mine, numbers
-            if many:
-                count[chunk] = many
-        ops, numbers = told[chunk]
-        if chunk in count and np.array_equal(ops, mine):
+            told[chunk] = mine, *_layers(mine)
+        ops, numbers, many = told[chunk]
+        if many and np.array_equal(ops, mine):
             layer[low:high] = numbers
+    count = {chunk: many for chunk, (_, _, many) in told.items() if many}
     return _Pieces(pieces.row, pieces.entry, layer), count
 
 

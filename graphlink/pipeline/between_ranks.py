@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, CommOps, GroupKey
 from graphlink.pipeline.records import NO_TIME, Pass, StageRun
+from graphlink.pipeline.stages import Pipes
 from graphlink.ranks.records import Matches, RankComms
 from graphlink.tables import (
     MOST,
@@ -31,9 +32,6 @@ from graphlink.tables import (
     turns,
     values_at,
 )
-
-if TYPE_CHECKING:
-    from graphlink.pipeline.stages import Pipes
 
 TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 

@@ -117,7 +117,9 @@ def _segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> _Segme
     """
     ops = graph.nodes_of(NodeKind.DEVICE_OP)
     last = spread(len(linked.trace.device.start_ns), graph.row[ops], ops)[next_op]
-    node = np.union1d(last, _ended_inside(graph, idle))
+    device = graph.nodes_of(NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
+    # a walk meets only nodes that ended in idle intervals, or with them
+    node = np.union1d(last, device[spans.holding(idle, graph.end_ns[device] + graph.epoch_ns - 1) != NOWHERE])
     starts, out = _started_after(graph, linked, node), array("q")
     places = np.searchsorted(node, last).tolist()
     rows = zip(idle.start_ns.tolist(), idle.end_ns.tolist(), places, next_op.tolist(), strict=True)
@@ -126,12 +128,6 @@ def _segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> _Segme
     table = np.frombuffer(out, np.int64).reshape(-1, 5)
     start, end, op, call, following = table[np.argsort(table[:, 0], kind="stable")].T
     return _Segments(start, end, op.astype(np.int32), call.astype(np.int32), following.astype(np.int32))
-
-
-def _ended_inside(graph: Graph, idle: Spans) -> I64:
-    """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
-    node = graph.nodes_of(NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
-    return np.asarray(node[spans.holding(idle, graph.end_ns[node] + graph.epoch_ns - 1) != NOWHERE])
 
 
 def _started_after(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, ...]]:

@@ -299,13 +299,11 @@ def _too_long(file: Bubbles) -> bool:
     """Return whether times lie too far apart to be drawn and added up."""
     entries: list[RangeEntry | IdleEntry | StepEntry] = [*file.ranges, *file.idle, *file.steps]
     ns = [*(e.start_ns for e in entries), *(e.end_ns for e in entries)]
-    spans = [ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)]
-    spans += [
-        ns
-        for stage in file.stages
-        for ns in (stage.makespan_ns, stage.work_ns, stage.optimizer_ns, *stage.idle_ns.values())
+    spans = [
+        *(ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)),
+        *(ns for s in file.stages for ns in (s.makespan_ns, s.work_ns, s.optimizer_ns, *s.idle_ns.values())),
+        *(e.busy_ns for e in file.ranges),
     ]
-    spans += [e.busy_ns for e in file.ranges]
     return max(ns, default=0) - min(ns, default=0) >= MAX_SPAN_NS or max(map(abs, spans), default=0) >= MAX_SPAN_NS << 5
 
 

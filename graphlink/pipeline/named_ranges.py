@@ -25,7 +25,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.patterns import UserPattern
 from graphlink.pipeline.records import NamedRanges, Pass
 from graphlink.spans import Axis, Neighbours
-from graphlink.steps import STEP_MARK
+from graphlink.steps import step_marks
 from graphlink.tables import (
     MOST,
     begins,
@@ -35,6 +35,8 @@ from graphlink.tables import (
     nowhere,
     numbered_rows,
     numbered_values,
+    places,
+    pointing_at,
     spread,
     take,
     tuples,
@@ -349,32 +351,27 @@ def nested(entries: Entries) -> Entries:
     what it lacks, and goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
     e = take(entries, order)
-    second = (e.other_threads == NOWHERE).tolist()
-    around, keep = nowhere(len(order)), np.ones(len(order), np.bool_)
-    pair = nowhere(len(order))
+    second = e.other_threads == NOWHERE  # stands beside the range before it
+    outer = nowhere(len(order))
     open_: dict[int, list[int]] = {}
-    tids, ends, starts, phases = e.tid.tolist(), e.end_ns.tolist(), e.start_ns.tolist(), e.phase.tolist()
-    for i in range(len(order)):
-        stack = open_.setdefault(tids[i], [])
-        while stack and ends[stack[-1]] <= starts[i] and ends[stack[-1]] < ends[i]:
+    ends, phases = e.end_ns.tolist(), e.phase.tolist()
+    for i, (tid, start, beside) in enumerate(tuples(e.tid, e.start_ns, second)):
+        stack = open_.setdefault(tid, [])
+        while stack and ends[stack[-1]] <= start and ends[stack[-1]] < ends[i]:
             stack.pop()
-        if second[i]:  # stands beside the range before it
-            pair[stack[-1]] = i
-            continue
-        if stack:
-            outer = stack[-1]
-            if phases[outer] == phases[i]:
-                for column in (e.stage, e.chunk, e.microbatch):
-                    if column[outer] == NOWHERE:
-                        column[outer] = column[i]
-                keep[i] = False
-                continue
-            around[i] = outer
-        stack.append(i)
-    new = np.cumsum(keep) - 1
-    kept = np.flatnonzero(keep)
-    others = np.where(pair[kept] == NOWHERE, new[kept], new[np.maximum(pair[kept], 0)])
-    around = values_at(new, around[kept])
+        outer[i] = stack[-1] if stack else NOWHERE
+        if not beside and (not stack or phases[outer[i]] != phases[i]):
+            stack.append(i)
+    part = ~second & (outer != NOWHERE) & (e.phase[outer] == e.phase)
+    for column in (e.stage, e.chunk, e.microbatch):
+        given = np.flatnonzero(part & (column != NOWHERE))[::-1]
+        lacks = column == NOWHERE
+        column[lacks] = spread(len(column), outer[given], column[given])[lacks]
+    kept = np.flatnonzero(~part)
+    pair = values_at(pointing_at(np.where(second, outer, NOWHERE), len(order)), kept)
+    new = places(kept, len(order))
+    others = np.where(pair == NOWHERE, np.arange(len(kept)), new[pair])
+    around = values_at(new, np.where(second, NOWHERE, outer)[kept])
     return replace(take(e, kept), around=around.astype(np.int32), other_threads=others.astype(np.int32))
 
 
@@ -382,8 +379,7 @@ def step_numbers(linked: Linked, entries: Entries) -> I64:
     """Find the step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges,
     else by repetition."""
     rows, strings = linked.trace.host, linked.trace.strings
-    codes = [k for k in np.unique(rows.name[rows.annotation]).tolist() if STEP_MARK.fullmatch(strings[k])]
-    mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)
+    mark = np.flatnonzero(step_marks(linked.trace))
     if len(mark):
         return _by_marks(rows.start_ns[mark], [strings[k] for k in rows.name[mark].tolist()], entries)
     is_opt = entries.phase == Pass.OPT

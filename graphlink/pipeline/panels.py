@@ -13,7 +13,7 @@ A chunk shows as lines along the top of its boxes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,9 +52,8 @@ def class_of(look: int) -> str:
     return f"c{look - FIRST_CAUSE}" if look >= FIRST_CAUSE else f"p{look}"
 
 
-def style(looks: Iterable[int]) -> str:
-    """Return the style sheet and the patterns for these looks."""
-    used = sorted(set(looks))
+def style(looks: Sequence[int]) -> str:
+    """Return the style sheet and the patterns for these looks, each once."""
     rules = [
         f"svg{{{FONT};font-size:11px}}",
         ".h{fill:none;pointer-events:all}",
@@ -66,7 +65,7 @@ def style(looks: Iterable[int]) -> str:
         *(_page_rules("")),
     ]
     dark = _page_rules("dark")
-    for look in used:
+    for look in looks:
         if look < FIRST_CAUSE:
             ink = "#000" if look in _BLACK_TEXT else "#fff"
             rules += [
@@ -80,7 +79,7 @@ def style(looks: Iterable[int]) -> str:
             rules += [f".c{number}{{fill:url(#h{number})}}", *_hatch_rules(number, hatch.tint, hatch.line)]
             dark += _hatch_rules(number, hatch.dark_tint, hatch.dark_line)
     sheet = "\n".join([*rules, f"@media(prefers-color-scheme:dark){{{''.join(dark)}}}"])
-    causes = [look - FIRST_CAUSE for look in used if look >= FIRST_CAUSE]
+    causes = [look - FIRST_CAUSE for look in looks if look >= FIRST_CAUSE]
     patterns = "\n".join(pattern(f"h{k}", f"{k}", HATCHES[Cause(k).name.lower()]) for k in causes)
     return f"<style>\n{sheet}\n</style>\n<defs>\n{patterns}\n</defs>\n"
 

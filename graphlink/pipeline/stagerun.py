@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from graphlink.nccl.read.records import Dump
     from graphlink.nccl.summary import SideFiles
 
-_WORDS: Final = ("waiting for the GPU", "waiting for the peer", "on the wire", "waiting for data")
 _Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, CommOps, Delays)
 
 
@@ -102,8 +101,6 @@ def stage_run(
 
 def on_run_clock(run: StageRun, clock: AlignedClock) -> StageRun:
     """Map all times by ``clock``. Order and disjointness stay; what rounding leaves empty goes."""
-    if clock.offset_ns == 0 and clock.drift == 0:
-        return run
 
     def mapped(record: _Timed) -> _Timed:
         start, end = clock.of(record.start_ns), clock.of(record.end_ns)
@@ -135,6 +132,8 @@ def on_run_clock(run: StageRun, clock: AlignedClock) -> StageRun:
 
 def witness_of(files: SideFiles) -> Witness:
     """Return NCCL's record of the exchanges whose calls have proxy steps. O(n log n) in steps."""
+    from graphlink.nccl.summary import in_words
+
     split = files.split
     came = np.full(len(files.ops.row), NO_TIME)
     for number, (dump, clock) in enumerate(zip(files.dumps, files.clocks, strict=True)):
@@ -143,9 +142,8 @@ def witness_of(files: SideFiles) -> Witness:
         mine = np.flatnonzero(files.dump == number)
         op, at = files.op[mine], _came_ns(dump)[files.call[mine]]
         came[op[at != NO_TIME]] = at[at != NO_TIME] + clock.offset_ns
-    columns = (split.gpu_ns, split.peer_ns, split.wire_ns, split.receive_ns)
-    words = tuple(_in_words(times) for times in tuples(*columns))
-    return Witness(split.op.astype(np.int64), came[split.op], words)
+    told = map(in_words, tuples(split.gpu_ns, split.peer_ns, split.wire_ns, split.receive_ns))
+    return Witness(split.op.astype(np.int64), came[split.op], tuple(f"NCCL: {text}" * bool(text) for text in told))
 
 
 def _came_ns(dump: Dump) -> I64:
@@ -161,9 +159,3 @@ def _came_ns(dump: Dump) -> I64:
         mine = np.flatnonzero((steps.state == state) & (call != NOWHERE) & (steps.end_ns != 0))
         out[call[mine]] = least(len(out), call[mine], steps.end_ns[mine])[call[mine]]
     return out
-
-
-def _in_words(times_ns: tuple[int, ...]) -> str:
-    """Name those that are not 0, the longest first."""
-    some = sorted(((ns, what) for ns, what in zip(times_ns, _WORDS, strict=True) if ns), key=lambda part: -part[0])
-    return "NCCL: " + ", ".join(f"{ns / 1e6:,.3f} ms {what}" for ns, what in some) if some else ""

@@ -53,20 +53,19 @@ _DIGIT: Final = 0.62  # of the size of a font
 def encode(pipeline: RunPipeline) -> bytes:
     """Draw a recorded run."""
     ranges = [run.ranges for run in pipeline.runs]
-    panels = recorded(pipeline.ranks, ranges, pipeline.idle, pipeline.steps)
-    return picture(summarised(pipeline), panels, _not_drawn(ranges))
+    return _drawn_run(summarised(pipeline), recorded(pipeline.ranks, ranges, pipeline.idle, pipeline.steps), ranges)
 
 
 def redraw(file: Bubbles, widest: int) -> bytes:
     """Draw a run from its ``bubbles.json``, its time axis at most ``widest`` pixels."""
     ranges = ranges_of(file)
     panels = recorded([stage.rank for stage in file.stages], ranges, idle_of(file), file.steps)
-    return picture(file.pipeline, panels, _not_drawn(ranges), widest)
+    return _drawn_run(file.pipeline, panels, ranges, widest)
 
 
-def _not_drawn(ranges: Sequence[Ranges]) -> list[str]:
+def _drawn_run(entry: Pipeline, panels: Sequence[Panel], ranges: Sequence[Ranges], widest: int = WIDEST) -> bytes:
     unplaced = sum(how_many(of_rank.step == NOWHERE) for of_rank in ranges)
-    return [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else []
+    return picture(entry, panels, [f"not drawn: {unplaced:,} ranges of no known step"] * bool(unplaced), widest)
 
 
 def _lines(entry: Pipeline) -> list[str]:

@@ -47,7 +47,7 @@ from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import KEPT, Measured, PlayedSchedule, equal_stages, measure, what_if
 from graphlink.publish import naming, write_anew
 from graphlink.records import first_few
-from graphlink.tables import codes, concat, how_many, least, marked, numbered_values, tuples, turns
+from graphlink.tables import codes, concat, how_many, least, marked, medians, numbered_values, tuples, turns
 
 MOST_DRAWS: Final = 32
 MOST_DRAWN: Final = 200_000  # of all draws
@@ -83,17 +83,13 @@ def _varied(one: Ranges, measured: Measured, first: bool) -> list[F64]:
 
 
 def _gaps(measured: Measured) -> I64:
-    out = np.zeros((PHASES, 2), np.int64)
     found = [_gaps_of_step(measured, step) for step in range(len(measured.recognised.steps))]
     if not found:
-        return out
+        return np.zeros((PHASES, 2), np.int64)
     phase, sends, gap_ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    for of in range(PHASES):
-        for sent in (0, 1):
-            mine = gap_ns[(phase == of) & (sends == sent)]
-            mine = mine if len(mine) else gap_ns[phase == of]
-            out[of, sent] = round(float(np.median(mine))) if len(mine) else 0
-    return out
+    median = medians(gap_ns, 2 * phase.astype(np.int64) + sends, 2 * PHASES).reshape(PHASES, 2)
+    either = np.nan_to_num(medians(gap_ns, phase, PHASES))
+    return np.rint(np.where(np.isnan(median), either[:, None], median)).astype(np.int64)
 
 
 def _gaps_of_step(measured: Measured, at: int) -> tuple[I64, Bool, I64]:
@@ -360,8 +356,7 @@ def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
     rank_of = {file.stages[i].stage: f"rank {file.stages[i].rank}" for i in replica(file)}
     above = _drawn(orders, timed, whole, [rank_of.get(k, "not recorded") for k in range(len(orders))])
     ranks = [stage.rank for stage in file.stages]
-    panels = recorded(ranks, ranges_of(file), idle_of(file), file.steps)
-    drawing = picture(file.pipeline, [above, *panels])
+    drawing = picture(file.pipeline, [above, *recorded(ranks, ranges_of(file), idle_of(file), file.steps)])
     with naming(path, todo="make room, or name another file with --compare"):
         write_anew(path, drawing)
 

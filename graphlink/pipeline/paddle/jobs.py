@@ -119,14 +119,11 @@ def _kind(text: str) -> tuple[int, int, int]:
 
 
 def _refuse_overlaps(log: JobLog) -> None:
-    if len(log.start_ns) < 2:
-        return
-    over = np.maximum.accumulate(log.end_ns)[:-1] - log.start_ns[1:]
-    at = int(over.argmax())
-    if over[at] > TOLERANCE_NS:
-        later = at + 1
+    over = np.append(0, np.maximum.accumulate(log.end_ns)[:-1] - log.start_ns[1:])
+    later = int(over.argmax())
+    if over[later] > TOLERANCE_NS:
         raise InputError(
-            f"its jobs overlap by {over[at] / 1e6:.3f} ms, and a worker runs one at a time: the file mixes runs",
+            f"its jobs overlap by {over[later] / 1e6:.3f} ms, and a worker runs one at a time: the file mixes runs",
             path=log.path,
             where=f"{log.strings[log.type[later]]} of microbatch {log.microbatch[later]}, job_start_time "
             f"{log.start_ns[later] / 1e6:.3f}",

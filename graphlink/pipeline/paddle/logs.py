@@ -41,7 +41,7 @@ _DIGITS: Final = 6  # of a ms: ns
 _LATEST_NS: Final = (1 << 63) - 1
 HEAD_BYTES: Final = 1 << 22  # of a file that is not named as a worker log, in which a job is looked for
 _MACHINE: Final = re.compile(r"machine(\d{1,9})")
-_MOST_NAMED: Final = 8
+MOST_NAMED: Final = 8
 _RECORD: Final = (
     "record with job_schedule_profiler_range(step, start, stop), or PaddleNLP's --job_schedule_profiler_start and _end"
 )
@@ -149,11 +149,10 @@ def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
     """Warn of workers and machines that are missing."""
     several = len(machines) > 1
     away = [
-        f"machine{n}"
-        for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), _MOST_NAMED)
+        f"machine{n}" for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), MOST_NAMED)
     ]
     for machine, workers in sorted(machines.items()):
-        gaps = islice((n for n in range(_size(workers)) if n not in workers), _MOST_NAMED)
+        gaps = islice((n for n in range(_size(workers)) if n not in workers), MOST_NAMED)
         away += [f"machine{machine}/workerlog.{n}" if several else f"workerlog.{n}" for n in gaps]
     out = [f"missing: {listed(away)}; their ranks are left free"] if away else []
     if len({_size(workers) for workers in machines.values()}) > 1:
@@ -167,7 +166,7 @@ def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
 
 def listed(names: Sequence[object]) -> str:
     """List the first few."""
-    return first_few(names, _MOST_NAMED)
+    return first_few(names, MOST_NAMED)
 
 
 def _stray(folder: Path, machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
@@ -216,7 +215,7 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
     if lines.cut_last_line:
         warnings.append(f"{path}: is cut off in its last line, {lines.lines}")
     if len(set(lines.steps)) > 1:
-        said = ", ".join(f"{first} to {stop}" for first, stop in list(dict.fromkeys(lines.steps))[:_MOST_NAMED])
+        said = ", ".join(f"{first} to {stop}" for first, stop in list(dict.fromkeys(lines.steps))[:MOST_NAMED])
         warnings.append(f"{path}: holds several profiled ranges of steps ({said}): the first one numbers them")
     if not len(start):
         warnings.append(f"{path}: holds no job")

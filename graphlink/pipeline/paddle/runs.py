@@ -16,7 +16,7 @@ from graphlink.linking.step_cut import Steps, parse_steps
 from graphlink.model import EMPTY, I64, NOWHERE, CommOps
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
-from graphlink.pipeline.paddle.logs import JobLog, listed, read_paddle
+from graphlink.pipeline.paddle.logs import MOST_NAMED, JobLog, listed, read_paddle
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
 from graphlink.pipeline.records import Delays, Pass, Ranges, RunPipeline, StageRun
 from graphlink.read.columns import Parts
@@ -27,7 +27,6 @@ LOWER_BOUND: Final = (
     "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; "
     "communication, host and their causes are unknown"
 )
-_MOST_NAMED: Final = 8
 
 
 def pipeline_of(logs: Path, step: str = "all") -> RunPipeline:
@@ -67,7 +66,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
     if not workers:
         types = sorted({text for log in logs for text in log.strings if text})
         raise InputError(
-            f"its logs hold no forward or backward job, only {', '.join(types[:_MOST_NAMED]) or 'none at all'}",
+            f"its logs hold no forward or backward job, only {', '.join(types[:MOST_NAMED]) or 'none at all'}",
             path=logs[0].path if logs else None,
             todo="record steps of pipeline-parallel training",
         )
@@ -82,7 +81,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
         warnings += [text for log in idle for text in log.warnings]
     pipelines = tuple(tuple(ranks[w] for w in pipeline) for pipeline in stages.pipelines)
     if len(pipelines) > 1:
-        named = first_few([*map(listed, pipelines)], _MOST_NAMED, "; ")
+        named = first_few([*map(listed, pipelines)], MOST_NAMED, "; ")
         warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
     previous = {
         here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)

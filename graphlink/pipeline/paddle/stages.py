@@ -20,7 +20,7 @@ serve where there are no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -30,17 +30,15 @@ from numpy.typing import NDArray
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
-from graphlink.pipeline.paddle.logs import listed
+from graphlink.pipeline.paddle.logs import MOST_NAMED, listed
 from graphlink.pipeline.records import Pass
 from graphlink.ranks.clock_bounds import OPEN, solved
-from graphlink.records import first_few
 from graphlink.tables import codes, concat, how_many, largest, marked, spread
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
 MOST_SHORT: Final = 0.05  # of all microbatches and stages: what may be at odds with a pipeline before it counts as none
 MOST_FREE: Final = 4  # ranks of a mesh for each that was logged
-_MOST_NAMED: Final = 8
 _Cell = tuple[int, int]  # of ``Passages``: worker, and position of the chunk in ``chunks``
 
 
@@ -117,8 +115,8 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
     apart = np.sort(rows[~whole], axis=None)
     if len(apart):
         ranks = [workers[w].rank for w in apart.tolist() if w != NOWHERE]
-        counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:_MOST_NAMED])
-        named = first_few(ranks, _MOST_NAMED)
+        counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:MOST_NAMED])
+        named = listed(ranks)
         warnings.append(
             f"stages have unequal numbers of workers ({counts}): ranks {named} are in no whole pipeline and are left "
             "out"
@@ -200,14 +198,11 @@ class _Away:
 
     def alike(self) -> list[list[int]]:
         """Group workers whose mean differs by less than half of what lies between two stages."""
-        groups: list[list[int]] = []
-        for worker in self.order(range(len(self.ns))):
-            head = groups[-1][0] if groups else worker
-            if groups and self.mean_ns[head] - self.mean_ns[worker] <= (self.forth_ns[worker] + self.back_ns[head]) / 2:
-                groups[-1].append(worker)
-            else:
-                groups.append([worker])
-        return groups
+        mean_ns, forth_ns, back_ns = self.mean_ns, self.forth_ns, self.back_ns
+        return _together(
+            self.order(range(len(self.ns))),
+            lambda head, worker: mean_ns[head] - mean_ns[worker] <= (forth_ns[worker] + back_ns[head]) / 2,
+        )
 
 
 def _groups_by_start(seen: Passages) -> list[list[int]]:
@@ -217,9 +212,15 @@ def _groups_by_start(seen: Passages) -> list[list[int]]:
     far = np.iinfo(np.int64).max
     start = np.where(seen.forth, seen.forth_start_ns, far).min(axis=(1, 2), initial=far)
     end = np.where(seen.forth, seen.forth_end_ns, far).min(axis=(1, 2), initial=far)
+    order = np.argsort(start, kind="stable").tolist()
+    return _together(order, lambda head, worker: start[worker] < end[head] - TOLERANCE_NS)
+
+
+def _together(workers: Iterable[int], belongs: Callable[[int, int], bool]) -> list[list[int]]:
+    """Group workers in a row: each goes to the group before it where it ``belongs`` to the first one there."""
     groups: list[list[int]] = []
-    for worker in np.argsort(start, kind="stable").tolist():
-        if groups and start[worker] < end[groups[-1][0]] - TOLERANCE_NS:
+    for worker in workers:
+        if groups and belongs(groups[-1][0], worker):
             groups[-1].append(worker)
         else:
             groups.append([worker])
