@@ -213,24 +213,26 @@ def _figure(figure: Figure | None) -> str:
 
 
 def _megatron(log: MegatronLog) -> Lines:
-    out: Lines = [f"Megatron {Path(log.path).name}: {_iterations(log)}"]
-    if log.profiling_ratio is not UNSET and log.recorded_step_ms is not UNSET:
-        out.append(
-            f"  recorded step {log.recorded_step_ms:,.3f} ms, {log.profiling_ratio:.3f} times the logged median: the "
-            "cost of profiling"
-        )
-    if log.matched is not UNSET:
-        out.append(f"  {_matched(log.matched)}")
+    ratio, step_ms = log.profiling_ratio, log.recorded_step_ms
+    cost = (
+        [f"  recorded step {step_ms:,.3f} ms, {ratio:.3f} times the logged median: the cost of profiling"]
+        if ratio is not UNSET and step_ms is not UNSET
+        else []
+    )
     timers = sorted(log.timers.items(), key=lambda item: -_longest(item[1]))
-    if timers:
-        head = ("timer", "samples", "mean ms", "least rank", "largest rank", "recorded ms")
-        out.append(Table([_timer(name, one) for name, one in timers[:MOST_TIMERS]], head, "<>>>>>"))
-    if len(timers) > MOST_TIMERS:
-        out.append(f"  ... and {len(timers) - MOST_TIMERS:,} more timers in summary.json")
+    head = ("timer", "samples", "mean ms", "least rank", "largest rank", "recorded ms")
+    more = len(timers) - MOST_TIMERS
     most = [one.max_allocated_mib for one in log.memory if one.max_allocated_mib is not None]
-    if most:
-        out.append(f"  memory of {counted(len(log.memory), 'rank')}: at most {max(most):,.1f} MiB allocated")
-    return [*out, *_unread({reason: count for reason, count in log.unread.items() if reason != "other text"})]
+    ranks = counted(len(log.memory), "rank")
+    return [
+        f"Megatron {Path(log.path).name}: {_iterations(log)}",
+        *cost,
+        *([] if log.matched is UNSET else [f"  {_matched(log.matched)}"]),
+        *([Table([_timer(name, one) for name, one in timers[:MOST_TIMERS]], head, "<>>>>>")] if timers else []),
+        *([f"  ... and {more:,} more timers in summary.json"] if more > 0 else []),
+        *([f"  memory of {ranks}: at most {max(most):,.1f} MiB allocated"] if most else []),
+        *_unread({reason: count for reason, count in log.unread.items() if reason != "other text"}),
+    ]
 
 
 def _matched(one: Matched) -> str:

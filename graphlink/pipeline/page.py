@@ -29,10 +29,9 @@ def pipeline(found: Found) -> Section | None:
     file = found.parts.get("pipeline")
     if file is None:
         return None
-    parts: list[Part] = [Sentence([f"{shape(file.pipeline)}."])]
-    if file.pipeline.nearest is not UNSET:
-        parts.append(Sentence([f"Nearest schedule: {file.pipeline.nearest}."]))
-    parts += [_picture(file), _bars(file), _stages(file), _rates(file), *_theory(file), *_longest(file)]
+    nearest = "" if file.pipeline.nearest is UNSET else f"Nearest schedule: {file.pipeline.nearest}."
+    told = [Sentence([text]) for text in (f"{shape(file.pipeline)}.", nearest) if text]
+    parts = [*told, _picture(file), _bars(file), _stages(file), _rates(file), *_theory(file), *_longest(file)]
     unseen = ", ".join(file.definition.causes_not_seen)
     notes = [f"This recording cannot show, so their time is elsewhere: {unseen}."] if unseen else []
     return Section(

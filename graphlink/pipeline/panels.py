@@ -27,7 +27,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
 from graphlink.pipeline.records import Idle, Pass, Ranges, StepEntry
 from graphlink.records import first_few
-from graphlink.spans import Axis
+from graphlink.spans import Axis, complement, union
 from graphlink.tables import concat, largest, nowhere, take
 
 FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
@@ -179,26 +179,15 @@ def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: 
 def computed(caption: str, labels: tuple[str, ...], boxes: Marks) -> Panel:
     """Return a step that was never recorded; what a row waits between its boxes is the schedule's own dependency."""
     start, end = (int(boxes.start_ns.min()), int(boxes.end_ns.max())) if len(boxes.row) else (0, 0)
-    rows, bounds = (
-        np.arange(len(labels)),
-        np.repeat([start, end], len(labels)),
-    )  # every row begins and ends with a box of no length
-    row, starts, ends = (
-        np.append(boxes.row, [rows, rows]),
-        np.append(boxes.start_ns, bounds),
-        np.append(boxes.end_ns, bounds),
-    )
-    kind = np.repeat([1, 0, 2], [len(boxes.row), len(labels), len(labels)])
-    order = np.lexsort((kind, starts, row))
-    row, starts, ends, kind = row[order], starts[order], ends[order], kind[order]
-    shift = row * (end - start)  # the rows one behind the other, so that one sweep knows the last end of each
-    until = np.maximum.accumulate(ends + shift) - shift
-    free = np.flatnonzero((row[1:] == row[:-1]) & (starts[1:] > until[:-1]))
-    last, first = kind[free + 1] == 2, kind[free] == 0
-    cause = FIRST_CAUSE + np.select([first, last], [Cause.WARMUP, Cause.COOLDOWN], Cause.DEPENDENCY_STALL)
-    none = nowhere(len(free))
-    gaps = Marks(row[free], cause, until[free], starts[free + 1], none, none, none, np.zeros(len(free), np.int64), ())
-    return arranged(caption, labels, start, end - start, replace(concat(boxes, gaps), texts=("",)))
+    parts = [boxes]
+    for row in range(len(labels)):
+        own = boxes.row == row
+        free = complement(union(boxes.start_ns[own], boxes.end_ns[own]), start, end)
+        first, last = free.start_ns == start, free.end_ns == end
+        cause = FIRST_CAUSE + np.select([first, last], [Cause.WARMUP, Cause.COOLDOWN], Cause.DEPENDENCY_STALL)
+        none = nowhere(len(cause))
+        parts.append(Marks(0 * none + row, cause, free.start_ns, free.end_ns, none, none, none, 0 * none, ()))
+    return arranged(caption, labels, start, end - start, replace(concat(*parts), texts=("",)))
 
 
 def row_label(rank: int, stages: I64) -> str:

@@ -343,10 +343,12 @@ def pipeline_table(pipeline: Pipeline) -> Lines:
             rows.append((name, f"{value:.4f}{of}" + ("" if ideal is UNSET else f" (the schedule itself {ideal:.4f})")))
     whole = sum(pipeline.causes_ns.values())
     parts = shares_words({f"{name} ({OF_STAGE.get(name, name)})": ns for name, ns in pipeline.causes_ns.items()}, whole)
-    rows.append(("idle", f"{ms(whole)} ms" + f": {parts}" * bool(parts)))
-    if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
-        rows.append(("after it", f"optimizer_sync {ms(pipeline.optimizer_sync_ns)} ms"))
-    rows += [("warning", text) for text in pipeline.warnings]
+    sync_ns = 0 if pipeline.optimizer_sync_ns is UNSET else pipeline.optimizer_sync_ns
+    rows += [
+        ("idle", f"{ms(whole)} ms" + f": {parts}" * bool(parts)),
+        *([("after it", f"optimizer_sync {ms(sync_ns)} ms")] if sync_ns else []),
+        *(("warning", text) for text in pipeline.warnings),
+    ]
     return [f"pipeline, {shape(pipeline)}", Table(rows)]
 
 

@@ -393,10 +393,12 @@ def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whol
         wide = 22 + (len(text) + 2) * _LETTER
         if x and x + wide > whole - 2 * _MARGIN:
             x, y = 0.0, y + 20
-        out.append(f'<rect class="{look}" x="{x:g}" y="{y:g}" width="16" height="13"/>')
         d = "".join(f"M{x + 1:g} {y + 1.5 + 2 * k:g}h14" for k in range(lines))
-        out.append(f'<path class="k {look}" stroke-width="1" d="{d}"/>' if d else "")
-        out.append(f'<text x="{x + 22:g}" y="{y + 11:g}">{xml(text)}</text>\n')
+        out += [
+            f'<rect class="{look}" x="{x:g}" y="{y:g}" width="16" height="13"/>',
+            f'<path class="k {look}" stroke-width="1" d="{d}"/>' if d else "",
+            f'<text x="{x + 22:g}" y="{y + 11:g}">{xml(text)}</text>\n',
+        ]
         x += wide
     return "".join(out), y + 20
 

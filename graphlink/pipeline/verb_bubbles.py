@@ -152,18 +152,18 @@ def what_if(file: Bubbles, offer: Other) -> Lines:
     rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATED]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = sized(offer.stages, offer.microbatches, offer.chunks)
-    lines: Lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
-    lines += [f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows]
     like = f"; --schedule {recorded.schedule.lower()} --microbatches {recorded.microbatches} computes these likewise"
-    lines.append(
+    return [
+        f"what if: {offer.schedule}, {size}, on the measured times of a step",
+        *(f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows),
         f"    {offer.microbatches:,} microbatches at their median times, without jitter and host; measured are "
-        f"{recorded.microbatches:,}, with both{like * (recorded.schedule != 'unknown')}"
-    )
-    lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
-    lines.append("    of one microbatch in one rank's share of the model")
-    lines += [] if offer.searched is UNSET else _searched(offer.searched)
-    lines += [] if offer.step is UNSET else _step(offer.step, offer.microbatches, recorded.microbatches)
-    return [*lines, *(f"  assumed: {plain(text)}" for text in offer.assumed)]
+        f"{recorded.microbatches:,}, with both{like * (recorded.schedule != 'unknown')}",
+        f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}",
+        "    of one microbatch in one rank's share of the model",
+        *([] if offer.searched is UNSET else _searched(offer.searched)),
+        *([] if offer.step is UNSET else _step(offer.step, offer.microbatches, recorded.microbatches)),
+        *(f"  assumed: {plain(text)}" for text in offer.assumed),
+    ]
 
 
 def _step(found: StepTime, count: int, measured_count: int) -> Lines:

@@ -226,30 +226,30 @@ def group_name(key: GroupKey, ids: Mapping[GroupKey, int]) -> str:
 
 def run_table(run: Run) -> Lines:
     """Return the block of the run in the printed summary."""
-    rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
-    unmatched = _unmatched(run.matched.listed)
-    rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched))
-    rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more(
-        "  conflict", len(run.matched.conflicts)
-    )
-    rows.append(("clocks", _clocks(run.clocks)))
-    for group in sorted(run.groups, key=lambda g: (g.id is None, g.id))[:GROUPS_SHOWN]:
-        rows += _group_rows(group)
-    rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
-    rows += [
-        (
-            "excluded",
-            f"{a.type} {a.number} of {a.group}, the last rank {in_ms(a.skew_ns)} late, which counts nowhere: {a.why}",
-        )
+    unmatched, conflicts = _unmatched(run.matched.listed), run.matched.conflicts
+    groups = sorted(run.groups, key=lambda g: (g.id is None, g.id))
+    left, late = len(groups) - GROUPS_SHOWN, run.straggler or run.suspect
+    excluded = [
+        f"{a.type} {a.number} of {a.group}, the last rank {in_ms(a.skew_ns)} late, which counts nowhere: {a.why}"
         for a in run.set_apart[:SHOWN]
-    ] + _more("excluded", len(run.set_apart))
-    if run.groups:
-        stands_out = run.straggler or run.suspect
-        rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
-    rows += all_of("run_lines", run)
-    if run.replay:
-        rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
-    rows += [("compared", _compared(c)) for c in run.compared]
+    ]
+    rows = [
+        ("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"),
+        ("matched", _matched(run.matched)),
+        *(("  unmatched", text) for text in unmatched[:SHOWN]),
+        *_more("  unmatched", len(unmatched)),
+        *(("  conflict", text) for text in conflicts[:SHOWN]),
+        *_more("  conflict", len(conflicts)),
+        ("clocks", _clocks(run.clocks)),
+        *(row for group in groups[:GROUPS_SHOWN] for row in _group_rows(group)),
+        *([("...", f"{left} more groups")] if left > 0 else []),
+        *(("excluded", text) for text in excluded),
+        *_more("excluded", len(run.set_apart)),
+        *([("straggler", late.evidence if late else NOBODY)] if groups else []),
+        *all_of("run_lines", run),
+        *([("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))] if run.replay else []),
+        *(("compared", _compared(c)) for c in run.compared),
+    ]
     return ["all ranks", Table(rows)]
 
 

@@ -206,23 +206,19 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
             path=path,
             todo="remove the lines with wrong times, or record again",
         )
-    backward_in_time = np.flatnonzero(timed & ~forward)
-    warnings = []
-    if len(backward_in_time):
-        warnings.append(
-            f"{path}: {len(backward_in_time)} jobs end before they start, the first in line {line[backward_in_time[0]]}"
-        )
-    if lines.cut_last_line:
-        warnings.append(f"{path}: is cut off in its last line, {lines.lines}")
-    if len(set(lines.steps)) > 1:
-        said = ", ".join(f"{first} to {stop}" for first, stop in list(dict.fromkeys(lines.steps))[:MOST_NAMED])
-        warnings.append(f"{path}: holds several profiled ranges of steps ({said}): the first one numbers them")
-    if not len(start):
-        warnings.append(f"{path}: holds no job")
+    backward = line[timed & ~forward].tolist()
+    steps = [*dict.fromkeys(f"{first} to {stop}" for first, stop in lines.steps)]
+    said = ", ".join(steps[:MOST_NAMED])
+    warnings = [
+        *(f"{len(backward)} jobs end before they start, the first in line {first}" for first in backward[:1]),
+        *([f"is cut off in its last line, {lines.lines}"] if lines.cut_last_line else []),
+        *([f"holds several profiled ranges of steps ({said}): the first one numbers them"] if len(steps) > 1 else []),
+        *([] if len(start) else ["holds no job"]),
+    ]
     left_out = {
         "lines without a job": lines.lines - lines.lines_with_jobs,
         "jobs that ran nothing on the compute stream (time 0)": how_many(~timed),
-        "jobs that end before they start": len(backward_in_time),
+        "jobs that end before they start": len(backward),
         "jobs logged twice": how_many(~new),
         "last line cut off": lines.cut_last_line,
     }
@@ -239,7 +235,7 @@ def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
         first_step=first,
         stop_step=stop,
         left_out={reason: n for reason, n in left_out.items() if n},
-        warnings=tuple(warnings),
+        warnings=tuple(f"{path}: {text}" for text in warnings),
     )
 
 
