@@ -156,18 +156,25 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
 
 
 def _far_off(trace: Trace, alone: Bool) -> list[str]:
-    """Return a warning where device rows that are ``alone``, without a call, lie further from all others than these lie
-    from each other."""
-    if not alone.any():
-        return []
-    rest, ghosts = (take(trace.device, np.flatnonzero(rows)) for rows in (~alone, alone))
-    first_ns, last_ns = extent(trace.host, trace.calls, rest)
-    away_ns = np.maximum(first_ns - ghosts.end_ns, ghosts.start_ns - last_ns)
-    far = how_many(away_ns > last_ns - first_ns)
-    return [
-        f"device ops without a launch call ({far:,}) lie up to {ms(int(away_ns.max()))} ms before or behind all else: "
-        "if their times are wrong, so are idle time, critical path and gains"
-    ] * bool(far)
+    """Return warnings where device rows that are ``alone``, without a call, or host rows that are alone on their thread
+    reach further beyond all others than these lie from each other."""
+    host, device = trace.host, trace.device
+    threads, rows = np.unique(np.append(host.tid, trace.calls.tid), return_counts=True)
+    single = np.isin(host.tid, threads[rows == 1])
+    first_ns, last_ns = extent(take(host, ~single), trace.calls, take(device, ~alone))
+    said = []
+    for what, ghosts in (
+        ("device ops without a launch call", take(device, alone)),
+        ("ops alone on their thread", take(host, single)),
+    ):
+        away_ns = np.maximum(first_ns - ghosts.start_ns, ghosts.end_ns - last_ns)
+        far = how_many(away_ns > last_ns - first_ns)
+        if far and last_ns > first_ns:
+            said.append(
+                f"{what} ({far:,}) reach up to {ms(int(away_ns.max()))} ms before or behind all else: if their times "
+                "are wrong, so are idle time, critical path and gains"
+            )
+    return said
 
 
 def rounding_ns(trace: Trace) -> int:

@@ -56,7 +56,8 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"host-side receives or collectives were pending", {"host-comm"}),
     (r"distributedInfo: ", {"odd-header"}),
     (r"^damaged rows", {"broken-rows"}),
-    (r"before or behind all else", {"launches-before-window", "launches-missing", "no-calls", "starts-before-launch"}),
+    (r"^ops alone on their thread", _NOTHING),  # times of one row: the warning has all that is known
+    (r"^device ops .* before or behind all else", {"launches-before-window", "launches-missing", "no-calls", "starts-before-launch"}),
     (r"the export was cut to a window", {"nsys-cut"}),
     (r"TARGET_INFO_SESSION_START_TIME|sessions: all times|another type than their call|have no name in the export", {"nsys-odd-rows"}),
     (r"rank.* not recorded$", {"missing-ranks"}),

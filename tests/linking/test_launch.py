@@ -130,13 +130,26 @@ def test_launches_without_a_device_op_are_named() -> None:
     assert any(lost in text for text in linked(trace).warnings)
 
 
-@pytest.mark.parametrize(("start_us", "named"), [(-150, False), (-160, True), (200, False), (210, True)])
+@pytest.mark.parametrize(("start_us", "named"), [(-100, False), (-110, True), (150, False), (160, True)])
 def test_device_ops_far_from_all_else_are_named(start_us: int, named: bool) -> None:
     """One of 50 us without a call, beside 100 us of all else."""
     calls = [Call("cudaLaunchKernel", 10, 12, 1)]
     device = [Device("k", 15, 18, 1), Device("ghost", start_us, start_us + 50, 2)]
     trace = build_trace([Host("aten::add", 0, 100)], calls, device=sorted(device, key=lambda op: op.start))
-    assert any("before or behind all else" in text for text in linked(trace).warnings) == named
+    assert any("device ops without a launch call (1) reach" in text for text in linked(trace).warnings) == named
+
+
+@pytest.mark.parametrize(
+    ("start_us", "end_us", "tid", "named"),
+    [(-110, -105, 2, True), (-110, -105, 1, False), (5, 210, 2, True), (5, 200, 2, False)],
+)
+def test_an_op_alone_on_its_thread_that_reaches_far_beyond_all_else_is_named(
+    start_us: int, end_us: int, tid: int, named: bool
+) -> None:
+    host = [Host("aten::add", 0, 100), Host("far", start_us, end_us, tid=tid)]
+    trace = build_trace(sorted(host, key=lambda op: op.start), [Call("cudaLaunchKernel", 10, 12, 1)])
+    assert any("ops alone on their thread (1) reach up to 0.11" in text for text in linked(trace).warnings) == named
+    assert not any("reach" in text for text in linked(build_trace([Host("aten::add", 10, 100)])).warnings)
 
 
 def test_a_launch_may_be_that_of_a_device_op_without_correlation() -> None:
