@@ -984,6 +984,14 @@ def test_what_is_copied_before_the_first_kernel_comes_once(each_step: bool, tmp_
         assert once.gain_pct is None and once.why_not.endswith("comes once") and "each step" not in once.todo
 
 
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the public traces")
+def test_waits_for_weights_that_are_copied_once_are_no_advice(tmp_path: Path) -> None:
+    recording = TRACES / "cuda-sync" / "alexnet.json.gz"
+    told = graphlink.link(recording, out=tmp_path / "out", options=graphlink.Options(timeline="none")).advice().advice
+    (copies,) = [one for one in told if one.kind == "copies"]
+    assert copies.gain_pct is None and "16 pieces" in copies.evidence
+
+
 def test_copies_that_an_op_waits_for_are_one_cause_with_its_waits(tmp_path: Path) -> None:
     """A checkpoint of 2 ms each step: what waits for it gains more. A value that is read takes less than a launch."""
     (tmp_path / "item").mkdir()
