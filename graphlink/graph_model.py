@@ -13,7 +13,7 @@ import numpy as np
 
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, U32, U64, Bool, Linked
 from graphlink.records import Short
-from graphlink.tables import marked
+from graphlink.tables import among, marked
 
 PART = " (cont.)"  # ends the name of a HOST_PART
 
@@ -423,7 +423,7 @@ class Graph(Short):
 
     def nodes_of(self, *kinds: NodeKind) -> I64:
         """Return the nodes of some kinds."""
-        return np.flatnonzero(np.isin(self.kind, kinds))
+        return np.flatnonzero(among(self.kind, kinds))
 
     def name_of(self, node: int) -> str:
         """Return the name of a node."""

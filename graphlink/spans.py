@@ -174,7 +174,7 @@ def overlaps(spans: Spans, start_ns: I64, end_ns: I64) -> tuple[I64, I64, I64]:
 
 def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
     """Return how much of each interval ``[start_ns, end_ns)`` the spans cover."""
-    before, until = np.split(covered_before(spans.start_ns, spans.end_ns, np.append(start_ns, end_ns)), 2)
+    before, until = covered_before(spans.start_ns, spans.end_ns, np.array((start_ns, end_ns)))
     return np.where(start_ns < end_ns, until - before, 0)
 
 

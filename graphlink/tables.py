@@ -208,6 +208,12 @@ def marked(count: int, rows: Positions) -> Bool:
     return out
 
 
+def among(column: NDArray[np.integer], kinds: Iterable[int]) -> Bool:
+    """Mark the rows of a column of bytes, such as kinds or roles, that are any of ``kinds``: ``np.isin``, which takes
+    several times as long."""
+    return np.asarray(marked(256, np.array([*kinds], np.intp))[column])
+
+
 def distinct(values: I64 | I32) -> I64:
     """Return the values that there are, ascending, each once: ``np.unique``, but linear where they lie close together,
     as rows do, and quick where they come in a few ascending runs, as times of spans do."""

@@ -24,7 +24,7 @@ from graphlink.linking.clock_evidence import MOST_RETURN_NS, NEAR_NS
 from graphlink.linking.nest import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.spans import Neighbours, Spans, extent, union
-from graphlink.tables import concat, distinct, largest, least, spread, sums
+from graphlink.tables import among, concat, distinct, largest, least, spread, sums
 
 FEWEST: Final = 5  # waits that show how long waking takes
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
@@ -242,10 +242,10 @@ def wake_ns(linked: Linked, cuda: CudaWaits, wait_ns: I64) -> tuple[I64, Bool]:
     """
     calls = linked.trace.calls
     blocked: Bool = wait_ns > calls.start_ns
-    sync = np.isin(cuda.role, SYNCS)
+    sync = among(cuda.role, SYNCS)
     took_ns = calls.end_ns - calls.start_ns
     free = sync & ~blocked & (took_ns <= LATENCY_NS)
-    blocked &= sync | np.isin(cuda.role, (Role.COPY, Role.COPY_ASYNC))
+    blocked &= sync | among(cuda.role, (Role.COPY, Role.COPY_ASYNC))
     op = np.flatnonzero(linked.device_call != NOWHERE)
     own_ns = largest(
         len(took_ns), linked.device_call[op], (linked.trace.device.end_ns - linked.trace.device.start_ns)[op], 0

@@ -37,7 +37,7 @@ from graphlink.linking.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, DeviceKind, FoundBy, Linked, Waits
 from graphlink.patterns import containing
 from graphlink.spans import Neighbours
-from graphlink.tables import largest, last_before, tuples
+from graphlink.tables import among, largest, last_before, tuples
 
 USUAL = Mode(3_000, 12_000)
 TIE_NS = 3_000
@@ -61,7 +61,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
     took_ns = calls.end_ns - calls.start_ns
     open_ = ~cuda.told_call & (took_ns > BLOCKED_NS)
     open_[cuda.waits.call[cuda.waits.call != NOWHERE]] = False
-    sync = np.isin(cuda.role, SYNCS)
+    sync = among(cuda.role, SYNCS)
     by_end = np.argsort(device.end_ns, kind="stable")
     slack_ns = rounding_ns(trace)
     search = _OpsByEnd(
@@ -256,7 +256,7 @@ def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
     calls, waits = linked.trace.calls, cuda.waits
     host = waits.call != NOWHERE
     ended_ns = largest(len(calls.start_ns), waits.call[host], linked.trace.device.end_ns[waits.source[host]])
-    blocked = np.isin(cuda.role, SYNCS) & (ended_ns > calls.start_ns) & (ended_ns <= calls.end_ns)
+    blocked = among(cuda.role, SYNCS) & (ended_ns > calls.start_ns) & (ended_ns <= calls.end_ns)
     call = np.flatnonzero(blocked)
     return call, calls.end_ns[call] - ended_ns[call]
 

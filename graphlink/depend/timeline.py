@@ -17,7 +17,7 @@ from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked, TimedRows
 from graphlink.patterns import NEXT_BATCH, fits
 from graphlink.spans import Axis, extent
-from graphlink.tables import marked, spread
+from graphlink.tables import among, marked, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def elements(linked: Linked, role: U8) -> Elements:
     rows, calls = linked.trace.host, linked.trace.calls
     row = np.flatnonzero(~linked.crossing)
     launches = marked(len(calls.start_ns), linked.device_call[linked.device_call != NOWHERE])
-    waiting = np.isin(role, WAITS)
+    waiting = among(role, WAITS)
     call = np.flatnonzero((launches | (waiting & ~behind_rows(linked))) & (linked.call_op == NOWHERE))
     tid = np.concatenate([rows.tid[row], calls.tid[call]])
     start_ns = np.concatenate([rows.start_ns[row], calls.start_ns[call]])

@@ -35,7 +35,7 @@ from graphlink.read.nsys.ranges import NVTX
 from graphlink.read.nsys.report import cut_window
 from graphlink.spans import extent, union, within
 from graphlink.steps import steps_of
-from graphlink.tables import begins, how_many, lookup, marked, numbered_rows
+from graphlink.tables import among, begins, how_many, lookup, marked, numbered_rows
 
 _GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader of exports gives to a row of a whole graph
 OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
@@ -244,7 +244,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
         yield Finding("host-comm", share, {"comms": comms, "late": late, "late_ns": late_ns})
     if not len(trace.device.start_ns):
         return
-    blocking = np.isin(role, SYNCS)
+    blocking = among(role, SYNCS)
     inferred_calls = found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]
     took_ns = int((calls.end_ns - calls.start_ns)[blocking].sum())
     figures = {

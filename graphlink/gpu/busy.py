@@ -18,7 +18,7 @@ from graphlink.graph.families import PYTHON, families_of
 from graphlink.graph_model import CHAINED, Graph, NodeKind
 from graphlink.model import F64, I64, NOWHERE, Communication, DeviceKind, Linked, TimedRows
 from graphlink.spans import KeyedSpans, Spans
-from graphlink.tables import in_order, marked, spread, tuples
+from graphlink.tables import among, in_order, marked, spread, tuples
 
 BINS: Final = 1_200  # of a device, however long it was recorded
 LEVELS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -93,7 +93,7 @@ def host_over_time(graph: Graph) -> dict[str, str]:
     nothing recorded explains. O(n log n) in nodes.
     """
     python = (graph.kind == NodeKind.HOST_GAP) | (families_of(graph, {PYTHON: 0}) == 0)  # gaps, and marks of steps
-    works, sends = np.isin(graph.kind, CHAINED) & ~python, graph.kind == NodeKind.HOST_COMM
+    works, sends = among(graph.kind, CHAINED) & ~python, graph.kind == NodeKind.HOST_COMM
     waits, ends_ns = graph.wait_ns > 0, graph.start_ns + graph.duration_ns
     sorts = (
         (graph.start_ns[works], ends_ns[works]),

@@ -31,6 +31,7 @@ from graphlink.spans import NEVER, Axis, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
 from graphlink.tables import (
     MOST,
+    among,
     concat,
     least,
     numbered_rows,
@@ -115,7 +116,7 @@ class Hosts:
         source, host_row, device_row = waited_for(graph, waits)
         by_host = host_row != NOWHERE
         awaited = np.where(by_host, values_at(linked.trace.host.name, host_row), values_at(device.name, device_row))
-        blocking = np.flatnonzero(np.isin(roles(calls, strings), WAITS))
+        blocking = np.flatnonzero(among(roles(calls, strings), WAITS))
         count = len(awaited)
         texts = blocked(
             self.texts, linked, np.append(waits.call, blocking), np.append(awaited, awaited_by(graph, linked)[blocking])

@@ -13,7 +13,7 @@ from graphlink.graph.order import blocks
 from graphlink.graph_model import Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, Linked
 from graphlink.records import Short
-from graphlink.tables import nowhere
+from graphlink.tables import among, nowhere
 
 
 class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> 
 def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
     """Classify each node's own time, one ``Share`` (uint8) per node; the start delay of a device op is idle on top."""
     out = np.full(len(graph.kind), Share.HOST, np.uint8)
-    out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
+    out[among(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
     out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION
     device = np.array([Share.COMPUTE, Share.COPY, Share.COPY, Share.HOST], np.uint8)[linked.trace.device.kind]
     device[comm.device_row] = Share.COMMUNICATION

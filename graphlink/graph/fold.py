@@ -21,6 +21,7 @@ from graphlink.depend.edges import Edges
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind, NodeRows
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.tables import (
+    among,
     begins,
     in_order,
     least,
@@ -61,7 +62,7 @@ def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
     a pure chain.
     """
     n = len(graph.kind)
-    chained = np.isin(graph.kind, CHAINED)
+    chained = among(graph.kind, CHAINED)
     alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (
         np.bincount(edges.target, minlength=n)[edges.target] == 1
     )

@@ -27,7 +27,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.patterns import OPERATOR, fits
 from graphlink.records import Short
 from graphlink.steps import STEP_MARK
-from graphlink.tables import concat, how_many, marked, nowhere, numbered_values, spread, sums, take
+from graphlink.tables import among, concat, how_many, marked, nowhere, numbered_values, spread, sums, take
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -230,7 +230,7 @@ def _single_gains(graph: Graph, late: Slack, path: CriticalChain, work_ns: I64) 
 def _op_of(graph: Graph) -> I32:
     """Return the op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
     out = np.arange(len(graph.kind), dtype=np.int32)
-    out[np.isin(graph.kind, _NO_OPS)] = NOWHERE
+    out[among(graph.kind, _NO_OPS)] = NOWHERE
     ops = graph.nodes_of(NodeKind.HOST_OP)
     parts = graph.nodes_of(NodeKind.HOST_PART)
     if len(parts) and len(ops):

@@ -22,7 +22,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.read.host import SCHEMA, TIME
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
-from graphlink.tables import grouped, how_many, pointing_at, take, tuples
+from graphlink.tables import among, grouped, how_many, pointing_at, take, tuples
 
 CATEGORY: Final = {
     DeviceKind.KERNEL: "kernel",
@@ -103,7 +103,7 @@ class Merged:
         # ET row -> device rows, in start order
         self.device_rows = grouped((host, row) for row, host in tuples(graph.row[ops], callers) if host != NOWHERE)
         target = graph.target
-        whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
+        whole = among(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
 
         def edges(kind: EdgeKind, usable: Bool, to_row: I32 | I64, from_row: I32 | I64) -> Iterator[tuple[int, int]]:
             chosen = np.flatnonzero((graph.edge_kind == kind) & usable)

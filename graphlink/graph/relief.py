@@ -20,7 +20,7 @@ from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.graph_model import EdgeKind, Graph
 from graphlink.model import EMPTY, I32, I64, NOWHERE, U8, Bool
-from graphlink.tables import begins, concat, heads, how_many, marked, places, spread
+from graphlink.tables import among, begins, concat, heads, how_many, marked, places, spread
 
 PAGEABLE = re.compile("Pageable")
 _DEEPEST = 256  # of callers
@@ -117,7 +117,7 @@ def _one_a_node(graph: Graph) -> I32:
     count = len(graph.kind)
     after = np.full(count, -1, np.int32)
     for block in reversed([*blocks(graph.first)]):
-        lane = np.isin(graph.edge_kind[block.edges], (EdgeKind.HOST, EdgeKind.STREAM))
+        lane = among(graph.edge_kind[block.edges], (EdgeKind.HOST, EdgeKind.STREAM))
         after[graph.source[block.edges][lane][::-1]] = block.target[lane][::-1]
     some = np.flatnonzero(after >= 0)
     before = np.arange(count, dtype=np.int32)

@@ -18,7 +18,7 @@ from graphlink.graph_model import EdgeKind, Graph, NodeKind
 from graphlink.linking.call_roles import WAITS, Role, roles
 from graphlink.model import I64, NOWHERE, Linked
 from graphlink.spans import Neighbours
-from graphlink.tables import in_order, nowhere, tuples
+from graphlink.tables import among, in_order, nowhere, tuples
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended
 _ROUNDING_NS: Final = 1000  # of recordings in whole us
@@ -64,7 +64,7 @@ def sync_points(graph: Graph) -> list[SyncPoint]:
     opened: dict[int, dict[int, list[int]]] = {}  # by thread and source: edges of the part that opened last
     starts = np.flatnonzero(np.diff(targets, prepend=NOWHERE))
     bounds = [*starts.tolist(), len(edges)]
-    is_part = np.isin(graph.kind[targets[starts]], _PARTS).tolist()
+    is_part = among(graph.kind[targets[starts]], _PARTS).tolist()
     heads = zip(
         targets[starts].tolist(), graph.tid[targets[starts]].tolist(), is_part, bounds, bounds[1:], strict=False
     )
@@ -176,10 +176,10 @@ def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[st
     "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
     """
     calls, strings = linked.trace.calls, linked.trace.strings
-    waits = np.isin(roles(calls, strings), (*WAITS, Role.EVENT_QUERY, Role.COPY_ASYNC))
+    waits = among(roles(calls, strings), (*WAITS, Role.EVENT_QUERY, Role.COPY_ASYNC))
     target = np.array([point.target for point, *_ in syncs], np.int64)
     began = graph.start_ns[target] + graph.epoch_ns
-    inside = np.isin(graph.kind[target], _PARTS)
+    inside = among(graph.kind[target], _PARTS)
     on_device = graph.kind[[source for _, source, _ in syncs]] != NodeKind.HOST_COMM if syncs else inside
     rows = np.flatnonzero(waits)
     before = Neighbours.of(calls.tid[rows], calls.start_ns[rows]).before(graph.tid[target], began + 1)

@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.graph_model import CHAINED, EdgeKind, Graph, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Linked, TimedRows
 from graphlink.spans import Axis
-from graphlink.tables import marked, nowhere, spread, successive, values_at
+from graphlink.tables import among, marked, nowhere, spread, successive, values_at
 
 ON_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)  # edges between device ops
 _NESTED_CALLS: Final = 4  # a runtime call inside a call, and one more; then it is not a call that waited
@@ -50,7 +50,7 @@ def before_on_thread(graph: Graph) -> I32:
     """Return the node before each one on its thread, ``NOWHERE`` for the first and for nodes outside the chain of a
     thread.
     """
-    node = np.flatnonzero(np.isin(graph.kind, CHAINED))
+    node = np.flatnonzero(among(graph.kind, CHAINED))
     order = node[np.lexsort((node, graph.tid[node]))]
     before, after = successive(order, graph.tid)
     return spread(len(graph.kind), after, before.astype(np.int32))
@@ -64,7 +64,7 @@ def last_source(graph: Graph, node: I32 | I64, kinds: Sequence[EdgeKind], place:
     delays = np.zeros(len(graph.kind), np.bool_) if place is None else graph.kind == NodeKind.DEVICE_DELAY
     place = np.arange(len(node)) if place is None else place
     target = spread(len(graph.kind), node, place)[graph.target]
-    edge = np.flatnonzero((target != NOWHERE) & np.isin(graph.edge_kind, kinds) & ~delays[graph.source])
+    edge = np.flatnonzero((target != NOWHERE) & among(graph.edge_kind, kinds) & ~delays[graph.source])
     order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
     source = graph.source[order].astype(np.int64)
     return spread(int(place.max(initial=-1)) + 1, target[order], source)  # of several the last holds

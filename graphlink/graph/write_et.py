@@ -18,7 +18,7 @@ from graphlink.graph.read_et import frames
 from graphlink.graph_model import EdgeKind, Graph, Metadata, NodeKind
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.read.source import open_source
-from graphlink.tables import begins, codes, nowhere, numbered_rows, numbered_values, spread, tuples, values_at
+from graphlink.tables import among, begins, codes, nowhere, numbered_rows, numbered_values, spread, tuples, values_at
 
 BLOCK: Final = 4_096  # nodes encoded at a time
 # columns that are written behind the others, in this order
@@ -191,7 +191,7 @@ def _host_texts(graph: Graph) -> tuple[NDArray[np.object_], NDArray[np.object_],
         number[:-1][mine] = len(texts) + which
         texts += [_encode_texts([strings[k] for k in row]) for row in rows.tolist()]
     ios, schemas = (np.array(column, object)[number] for column in zip(*texts, strict=True))
-    whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC))
+    whole = among(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC))
     return ios, schemas, np.where(whole, graph.row, np.int32(NOWHERE))
 
 

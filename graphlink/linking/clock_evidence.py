@@ -17,6 +17,7 @@ from graphlink.model import EMPTY, F64, I32, I64, NOWHERE, Bool, DeviceKind, Syn
 from graphlink.patterns import containing
 from graphlink.tables import (
     MOST,
+    among,
     begins,
     codes,
     concat,
@@ -222,7 +223,7 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     event = np.flatnonzero(usable & (syncs.kind == SyncKind.EVENT) & syncs.record_known & syncs.record_stream_known)
     recorded = lookup(calls.correlation, syncs.record[event])
     event, recorded = event[recorded != NOWHERE], recorded[recorded != NOWHERE]
-    bare = np.isin(role, SYNCS)
+    bare = among(role, SYNCS)
     bare[row_call[row_call != NOWHERE]] = False
     one_device = len(np.unique(device.device)) == 1
     certain = one_device & (

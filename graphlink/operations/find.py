@@ -29,6 +29,7 @@ from graphlink.read.commnames import short_name
 from graphlink.spans import NEVER
 from graphlink.steps import Steps, steps_of
 from graphlink.tables import (
+    among,
     codes,
     distinct,
     grouped,
@@ -68,7 +69,7 @@ def find_operations(graph: Graph, linked: Linked) -> FoundOperations:
     of_device[bare] = table.below(under[: len(bare)], _short_names(linked, host)[device.name[bare]])
     of_node = np.zeros(len(graph.kind), np.int64)
     for mine, paths in (
-        (np.flatnonzero(np.isin(graph.kind, OF_HOST_ROWS)), host.operation),
+        (np.flatnonzero(among(graph.kind, OF_HOST_ROWS)), host.operation),
         (graph.nodes_of(NodeKind.DEVICE_OP), of_device),
     ):
         of_node[mine] = paths[graph.row[mine]]
@@ -142,7 +143,7 @@ def measured(
 def _times(found: FoundOperations, graph: Graph, length_ns: I64) -> dict[str, I64]:
     """Return calls, device ops and times of each operation, by the names of the fields of ``Operation``."""
     count = len(found.path)
-    host_nodes = np.flatnonzero(np.isin(graph.kind, (*OF_HOST_ROWS, NodeKind.HOST_CALL)) & (found.of_node != NOWHERE))
+    host_nodes = np.flatnonzero(among(graph.kind, (*OF_HOST_ROWS, NodeKind.HOST_CALL)) & (found.of_node != NOWHERE))
     of_host, host_ns = found.of_node[host_nodes], graph.self_ns[host_nodes]
     with_row = graph.kind[host_nodes] != NodeKind.HOST_CALL
     back = spread(len(host_nodes), with_row, found.host.backward[graph.row[host_nodes[with_row]]], 0)

@@ -15,7 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, DeviceKind, 
 from graphlink.operations.paths import FoundOperations
 from graphlink.operations.records import OTHER_THREADS, Part, PartOf
 from graphlink.steps import Steps, step_marks
-from graphlink.tables import begins, codes, concat, most, spread, sums, tuples, values_at
+from graphlink.tables import among, begins, codes, concat, most, spread, sums, tuples, values_at
 
 _SORTS: Final[tuple[PartOf, ...]] = get_args(PartOf)
 _KERNEL, _COPY, _COMM, _LATE, _HOST, _CALL, _WAITING = range(len(_SORTS))
@@ -172,5 +172,5 @@ def _main_thread(linked: Linked) -> int:
 def _calls(found: FoundOperations, linked: Linked, steps: Steps) -> Iterator[_Rows]:
     calls, strings = linked.trace.calls, linked.trace.strings
     operation = values_at(found.of_row, linked.call_op)
-    sort = np.where(np.isin(roles(calls, strings), WAITS), _WAITING, _CALL)
+    sort = np.where(among(roles(calls, strings), WAITS), _WAITING, _CALL)
     yield _summed(operation, sort, calls.name, steps, calls.start_ns, calls.end_ns - calls.start_ns)

@@ -28,7 +28,7 @@ from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import AlignedClock
 from graphlink.records import share_word
 from graphlink.replay.machines import IdealReplay
-from graphlink.tables import concat, numbered_rows, numbered_values, spread
+from graphlink.tables import among, concat, numbered_rows, numbered_values, spread
 
 WAIT: Final = "wait"
 PATH: Final = "critical path"
@@ -178,7 +178,7 @@ def _on_run_clock(shown: Shown, ns: I64) -> I64:
 def _node_slices(graph: Graph, row: I32, end_ns: I64) -> Slices:
     """Return a slice per node, by id. Ops lie in their callers, parts in their ops."""
     node = np.arange(len(graph.kind))
-    inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
+    inside = among(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
     inside[inside] = row[graph.caller[inside]] == row[inside]
     parent = np.where(inside, graph.caller, NOWHERE).astype(np.int32)
     return Slices(row, graph.start_ns, end_ns, 2 * node + 1, parent, graph.name)
@@ -208,7 +208,7 @@ def _path_slices(shown: Shown, track: int) -> Slices:
 def _arrows(graph: Graph, rank: int) -> Arrows:
     """Return the dependencies that the order of a thread or stream does not show."""
     target = graph.target
-    drawn = np.isin(graph.edge_kind, DRAWN)
+    drawn = among(graph.edge_kind, DRAWN)
     return perfetto.arrows(rank, graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
 
 
@@ -231,7 +231,7 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
             full = name if is_thread or tid is None else f"{name} {tid}"
             tracks.append(Track(process, full, tid if is_thread else None, order=1 + len(tracks)))
 
-    node = np.flatnonzero(np.isin(graph.kind, _NESTING))
+    node = np.flatnonzero(among(graph.kind, _NESTING))
     tids, of = numbered_values(graph.tid[node])
     add(node, of, ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
     for kind, which in (

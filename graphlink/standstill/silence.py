@@ -18,7 +18,7 @@ from graphlink.graph_model import CHAINED, Graph
 from graphlink.linking.call_roles import WAITS, roles
 from graphlink.model import EMPTY, I32, I64, NOWHERE, Bool, Linked
 from graphlink.spans import Axis, Neighbours, Spans, holding, joined, overlap_ns
-from graphlink.tables import begins, concat, distinct, equal_runs, in_order, values_at
+from graphlink.tables import among, begins, concat, distinct, equal_runs, in_order, values_at
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -110,11 +110,11 @@ def silences(graph: Graph, linked: Linked, built: Built) -> Silences:
     """
     rows, calls = linked.trace.host, linked.trace.calls
     marks = rows.annotation
-    waits = np.isin(roles(calls, linked.trace.strings), WAITS)
+    waits = among(roles(calls, linked.trace.strings), WAITS)
     working = distinct(np.append(rows.tid[~linked.crossing & ~marks], calls.tid))  # threads that have ops or calls
     active = _active(graph, linked, marks & np.isin(rows.tid, working), np.zeros_like(waits))
     tid, start_ns, end_ns = _between(active)
-    work = Timeline.of_nodes(graph, np.flatnonzero(np.isin(graph.kind, CHAINED) & (graph.duration_ns > 0)))
+    work = Timeline.of_nodes(graph, np.flatnonzero(among(graph.kind, CHAINED) & (graph.duration_ns > 0)))
     length_ns = end_ns - start_ns
     worked_ns = work.between(tid, start_ns, end_ns)
     released = worked_ns < length_ns
@@ -193,7 +193,7 @@ def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
         )
     ]
     tid, from_ns, until_ns = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    part = np.isin(tid, distinct(graph.tid[np.isin(graph.kind, CHAINED)]))
+    part = np.isin(tid, distinct(graph.tid[among(graph.kind, CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)
 

@@ -34,7 +34,7 @@ from graphlink.records import ms
 from graphlink.spans import NEVER, overlap_ns, union
 from graphlink.standstill.records import GOAL_PCT, PathStood, Piece, Standstill, Stood
 from graphlink.standstill.silence import Silences, Stretches, Timeline, silences, usual_ns
-from graphlink.tables import distinct, largest, marked, spread, take, values_at
+from graphlink.tables import among, distinct, largest, marked, spread, take, values_at
 
 LARGEST: Final = 10
 RETURN_NS: Final = 30_000  # what a call takes at most to return after what it waited for
@@ -135,7 +135,7 @@ def _as_ranks_tell(graph: Graph, linked: Linked, waited: Column) -> int:
     start_ns, rows = graph.start_ns[waited.node[comm]], linked.trace.host
     late = union(start_ns, start_ns + waited.value[comm])
     asking = distinct(rows.tid[fits(ASKING, linked.trace.strings)[rows.name]])
-    long = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.duration_ns >= ASLEEP_NS)
+    long = among(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.duration_ns >= ASLEEP_NS)
     node = np.flatnonzero(long & (np.isin(graph.tid, asking) | (not len(asking))))
     node = node[rows.annotation[graph.row[node]]]
     return int(overlap_ns(late, graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node]).sum())
@@ -155,7 +155,7 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     calls = linked.trace.calls
     role = roles(calls, linked.trace.strings)
     copies = role == Role.COPY_ASYNC
-    blocking = np.isin(role, _BLOCKING) & ~behind_rows(linked)
+    blocking = among(role, _BLOCKING) & ~behind_rows(linked)
     kept = graph.sync_calls
     ended_ns = largest(len(role), kept.call, graph.end_ns[kept.source] + graph.epoch_ns, NEVER)
     last_ns = np.clip(ended_ns, calls.start_ns, until_ns)
@@ -250,7 +250,7 @@ def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: S
     """Return how much of unexplained blocking is in the time of host nodes on the path (gaps, which count whole, are
     none).
     """
-    node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
+    node = path.node[among(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     work = Timeline.of_nodes(graph, node)
     end_ns = stretches.start_ns + stretches.unexplained_ns
     return int(work.between(linked.trace.calls.tid[stretches.of], stretches.start_ns, end_ns).sum())
