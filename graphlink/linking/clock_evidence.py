@@ -206,9 +206,9 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where
     there is one stream for that, a copy to the host for itself, and a stream synchronisation whose thread called
     nothing since an asynchronous copy to the host for that copy. An asynchronous copy to pageable memory is waited for,
-    too, but where one ran for longer than its call took. Not exact: other calls are taken to have waited for what their
-    thread launched last, and a copy from the host for itself. A query may have found its event not ready, and tells
-    nothing.
+    too, but where one ran for longer than its call took, or most synchronisations behind such copies had to wait. Not
+    exact: other calls are taken to have waited for what their thread launched last, and a copy from the host for
+    itself. A query may have found its event not ready, and tells nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     role = np.append(roles(calls, trace.strings), Role.OTHER)  # the last for rows without a call
@@ -239,7 +239,8 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     ]
     to_host, copies = containing(trace.strings, "DtoH")[device.name], _waited_for(trace, call)
     copied, staged = np.flatnonzero(copies), copies & to_host & (role[call] == Role.COPY_ASYNC)
-    longer = device.end_ns - device.start_ns > (calls.end_ns - calls.start_ns)[call] + rounding_ns(trace)
+    took_ns = calls.end_ns - calls.start_ns
+    early = staged & (device.end_ns - device.start_ns > took_ns[call] + rounding_ns(trace))
     pairs = [
         (copied, call[copied].astype(np.int64)),
         *(last_of(trace, call, launched, *what) for what in asked),
@@ -252,8 +253,10 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         & (role[behind] == Role.STREAM_SYNC)
         & (preceding(calls.start_ns, calls.tid)[behind] == call[copy])
     )
-    exact = np.concatenate([(to_host & ~(staged & longer[staged].any()))[copied], certain[behind] | fetched])
-    found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > LATENCY_NS))
+    rest_ns = took_ns[behind[fetched & staged[copy]]]
+    asynchronous = early.any() or np.count_nonzero(rest_ns > LATENCY_NS) > len(rest_ns) / 2
+    exact = np.concatenate([(to_host & ~(staged & asynchronous))[copied], certain[behind] | fetched])
+    found = returned(trace, op, by, exact, exact | (took_ns[by] > LATENCY_NS))
     blocked = found.blocked & (np.abs(found.ahead_ns) <= MOST_RETURN_NS) & (found.begun_ns > -STEPS_NS)
     return take(replace(found, blocked=blocked), exact | blocked)
 
