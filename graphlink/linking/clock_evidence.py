@@ -32,10 +32,8 @@ from graphlink.tables import (
     take,
 )
 
-USUAL_NS: Final = {
-    "hip": 4_700,
-    "": 1_000,
-}  # an idle stream's kernel after its call returned, by prefix of the call's name
+# an idle stream's kernel after its call returned, by prefix of the call's name
+USUAL_NS: Final = {"hip": 4_700, "": 1_000}
 MOST_RETURN_NS: Final = 300_000  # a wait that returns later than this after what it waited for tells nothing
 MOST_NS: Final = 100_000  # clocks are tens of us apart: what is later than this has another cause
 FEWEST: Final = 5  # launches on an idle stream that make a clock known
@@ -55,9 +53,8 @@ WAITS_NEAR_NS: Final = 100_000_000  # a wait shows how late it returns next to l
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000
-CHANGE_US: Final = (
-    25.0  # what a change of level costs, in us of disagreement, where launches differ from each other by 1 us or less
-)
+# what a change of level costs, in us of disagreement, where launches differ from each other by 1 us or less
+CHANGE_US: Final = 25.0
 _MOST_NOISE: Final = 2.0
 _ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = (
     6.0,

@@ -172,7 +172,9 @@ def _ending_together(left: Ops, right: Ops, reach_ns: int) -> tuple[I64, I64]:
 
 
 def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
-    """Drop as few pairs as possible so that no two cross: what ``j`` has in common with itself in order stays."""
+    """Drop few pairs so that no two cross: what ``j`` has in common with itself in order stays. They are the fewest
+    where ``longest_parts`` finds the longest.
+    """
     kept = np.arange(len(j)) if (np.diff(j) > 0).all() else longest_parts(j, np.sort(j))[0]
     return i[kept], j[kept]
 
