@@ -1,10 +1,8 @@
-"""Why a device, or a stage of a pipeline, stood still: the causes, what the rows of a recording say of them, and the
-texts that are evidence.
-"""
+"""Why a device, or a stage of a pipeline, stood still: the causes, and what the rows of a recording say of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal, get_args
@@ -14,7 +12,6 @@ import numpy as np
 from graphlink.model import I32, I64, U8, Trace
 from graphlink.patterns import ALLOCATOR, LOADER, fits
 from graphlink.spans import Spans
-from graphlink.tables import numbered_values
 
 
 class Cause(IntEnum):
@@ -82,28 +79,10 @@ OF_STAGE: Final = MEANING | {  # what causes mean of a stage of a pipeline
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Reasons(Spans):
-    """Spans of time with a cause each. ``evidence``: numbers of ``Texts``."""
+    """Spans of time with a cause each. ``evidence``: numbers of texts; 0 is none."""
 
     cause: U8
     evidence: I32
-
-
-class Texts:
-    """Evidence, each text once; number 0 is none."""
-
-    def __init__(self) -> None:
-        self.place: dict[str, int] = {"": 0}
-
-    def code(self, text: str) -> int:
-        return self.place.setdefault(text, len(self.place))
-
-    def codes(self, texts: Sequence[str]) -> I32:
-        return np.array([self.code(text) for text in texts], np.int32)
-
-    def of_names(self, names: I32 | I64, strings: Sequence[str], form: str = "{}") -> I32:
-        """Return the code of ``form`` with each name in it; O(n), and a text a name."""
-        used, which = numbered_values(names)
-        return self.codes([form.format(strings[k]) for k in used.tolist()])[which]
 
 
 def recorded_causes(trace: Trace) -> Iterator[tuple[Cause, Any, I64]]:

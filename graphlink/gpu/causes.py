@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from graphlink import spans
-from graphlink.causes import Cause, Reasons, Texts, recorded_causes
+from graphlink.causes import Cause, Reasons, recorded_causes
 from graphlink.choices import LATENCY_NS
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Idle
@@ -26,6 +26,7 @@ from graphlink.linking.launch import BEFORE_WINDOW as LAUNCHED_BEFORE
 from graphlink.linking.launch import behind_graphs, launched_before
 from graphlink.linking.nest import stacks_at
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CallRows, DeviceKind, HostRows, Linked
+from graphlink.read.columns import Strings
 from graphlink.records import in_function
 from graphlink.spans import NEVER, Axis, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
@@ -59,7 +60,7 @@ class Hosts:
     """
 
     def __init__(self, graph: Graph, linked: Linked, late: Column | None = None) -> None:
-        self.graph, self.linked, self.late, self.texts = graph, linked, late, Texts()
+        self.graph, self.linked, self.late, self.texts = graph, linked, late, Strings()
         trace, before = linked.trace, before_on_thread(graph)
         rows = (trace.host, trace.calls, trace.device)
         times = (column for table in rows for column in (table.start_ns, table.end_ns))
@@ -167,10 +168,10 @@ class Hosts:
         launched = values_at(calls.start_ns, call, NEVER)
         waits = calls.start_ns[roles(calls, linked.trace.strings) == Role.STREAM_WAIT]
         fresh = (turns(device.stream, device.device) == 0) & (launched > waits.min(initial=MOST))
-        out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
-        out[(turns(call) > 0) | behind_graphs(linked)] = self.texts.code(BEHIND_GRAPH)
-        out[~known] = self.texts.code(NOT_RECORDED)
-        out[self._launched_before(~known)] = self.texts.code(LAUNCHED_BEFORE)
+        out = np.where(fresh, self.texts[BEFORE_WINDOW], 0)
+        out[(turns(call) > 0) | behind_graphs(linked)] = self.texts[BEHIND_GRAPH]
+        out[~known] = self.texts[NOT_RECORDED]
+        out[self._launched_before(~known)] = self.texts[LAUNCHED_BEFORE]
         return out
 
     def _launched_before(self, alone: Bool) -> Bool:
@@ -225,7 +226,7 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
     row = busy.rows[np.minimum(at, len(busy.rows) - 1)]
     shift = own_clock_ns(linked)[row]
     whole = Pieces(idle.start_ns - shift, idle.end_ns - shift, np.arange(len(row)), np.zeros(len(row), np.int64))
-    found: _Found = [(take(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))]
+    found: _Found = [(take(whole, ~ended), Cause.NO_WORK, hosts.texts["nothing more was launched"])]
     left = take(whole, ended)
     while len(left.of):  # where the clock of the device drifts or steps, intervals may overlap on the host's
         apart = left.start_ns >= np.append(-MOST, np.maximum.accumulate(left.end_ns))[:-1]
@@ -244,7 +245,7 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
         evidence=text[order].astype(np.int32),
         shift_ns=shift[of],
         row=np.where(ended, row, NOWHERE)[of],
-        texts=tuple(hosts.texts.place),
+        texts=tuple(hosts.texts),
     )
 
 
@@ -272,7 +273,7 @@ def _by_launch(hosts: Hosts, found: _Found, idle: Pieces, row: I64) -> None:
     _late(hosts, found, _pieces(done, returned, idle.of, thread))
     why = hosts.unknown[row]
     in_time = (source != NOWHERE) | (idle.end_ns - returned <= LATENCY_NS)
-    why = np.where((why == texts.code(BEFORE_WINDOW)) & in_time, 0, why)
+    why = np.where((why == texts[BEFORE_WINDOW]) & in_time, 0, why)
     begins = np.where(why > 0, np.minimum(returned + hosts.latency_ns[row], idle.end_ns), idle.end_ns)
     index = np.arange(len(row))
     for start, end, cause in ((returned, begins, Cause.START_DELAY), (begins, idle.end_ns, Cause.UNKNOWN)):
@@ -312,8 +313,8 @@ def _late(hosts: Hosts, found: _Found, some: Pieces) -> None:
         found.append((_on_axis(here, axis, -1), table.cause[by], text))
     left = _on_axis(left, axis, -1)
     begun = left.end_ns > hosts.first_ns[left.by]
-    found.append((take(left, begun), Cause.PYTHON, hosts.texts.code("between ops")))
-    found.append((take(left, ~begun), Cause.NO_WORK, hosts.texts.code("before the first op of its thread")))
+    found.append((take(left, begun), Cause.PYTHON, hosts.texts["between ops"]))
+    found.append((take(left, ~begun), Cause.NO_WORK, hosts.texts["before the first op of its thread"]))
 
 
 def _awake(hosts: Hosts, some: Pieces) -> Pieces:
@@ -342,7 +343,7 @@ def awaited_by(graph: Graph, linked: Linked) -> I64:
     return spread(len(linked.trace.calls.name), kept.call[order], name)
 
 
-def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:
+def blocked(texts: Strings, linked: Linked, call: I64, awaited: I64) -> I32:
     """Return a text for each call (``NOWHERE``: none): the op around it, what it waited for (a name), and its Python
     line if recorded.
     """
@@ -358,7 +359,7 @@ def blocked(texts: Texts, linked: Linked, call: I64, awaited: I64) -> I32:
         ("" if code == NOWHERE else names[code] for code, names in zip(codes, (*[strings] * 3, lines), strict=True))
         for codes in equal.tolist()
     )
-    return texts.codes([_blocked(*parts) for parts in told])[which]
+    return texts.column([_blocked(*parts) for parts in told])[which]
 
 
 def _blocked(op: str, call: str, awaited: str, line: str) -> str:
@@ -384,7 +385,7 @@ def _working_texts(hosts: Hosts, start_ns: I64, end_ns: I64, number: I32) -> I32
     name[in_op] = _most(hosts, start_ns[in_op], end_ns[in_op], name[in_op])
     pairs, which = numbered_rows(name, outer)
     words = [f"host: {strings[n]}" + (f" in {strings[o]}" if o != n else "") for n, o in pairs.tolist()]
-    return hosts.texts.codes(words)[which]
+    return hosts.texts.column(words)[which]
 
 
 def _outermost(linked: Linked, row: I32) -> I32:

@@ -28,7 +28,7 @@ import numpy as np
 from msgspec import UNSET, structs
 
 from graphlink import spans
-from graphlink.causes import Cause, Texts
+from graphlink.causes import Cause
 from graphlink.choices import LATENCY_NS
 from graphlink.model import I64, NOWHERE, Bool, CommKind
 from graphlink.pipeline.autograd import RULE
@@ -46,6 +46,7 @@ from graphlink.pipeline.records import NO_TIME, Delays, Idle, PartsNs, Pass, Run
 from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, peers_of, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
+from graphlink.read.columns import Strings
 from graphlink.spans import Spans
 from graphlink.tables import MOST, how_many, least, sums, take, take_as, values_at
 
@@ -218,7 +219,7 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     runs = pipes.runs
     steps = tuple(_step(number, runs) for number in range(len(pipes.steps)))
     next_starts_ns = [*(step.start_ns for step in steps[1:]), MOST]
-    rows, texts = list[_Row](), Texts()
+    rows, texts = list[_Row](), Strings()
     recorded_from_ns = {run.rank: run.recorded_from_ns for run in runs}
     profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
     for run, needs, peers, together in zip(runs, producers(pipes), matched(runs), pipes.together, strict=True):
@@ -269,7 +270,7 @@ class _IdleRank:
         together: I64,
         recorded_from_ns: dict[int, int],
         profiled: dict[int, Delays],
-        texts: Texts,
+        texts: Strings,
         *,
         lacks: bool,
     ) -> None:
@@ -324,7 +325,7 @@ class _IdleRank:
         """Add the spans that are not empty, each with its cause and evidence."""
         causes = np.broadcast_to(cause, idle.start_ns.shape)
         for i in np.flatnonzero(idle.start_ns < idle.end_ns).tolist():
-            start_ns, end_ns, text = int(idle.start_ns[i]), int(idle.end_ns[i]), self.texts.code(evidence(i))
+            start_ns, end_ns, text = int(idle.start_ns[i]), int(idle.end_ns[i]), self.texts[evidence(i)]
             self.rows.append((self.run.rank, step.number, start_ns, end_ns, int(causes[i]), text))
 
     def _last_collective_ns(self, step: StepEntry) -> int:
@@ -466,13 +467,13 @@ class _IdleRank:
         return f"{text}; {words}" if words else text
 
 
-def _idle(rows: Sequence[_Row], texts: Texts) -> Idle:
+def _idle(rows: Sequence[_Row], texts: Strings) -> Idle:
     """Return the pieces of all ranks, those that touch and say the same as one."""
     table = np.array(rows, np.int64).reshape(-1, 6)
     rank, step, start, end, cause, evidence = table[np.lexsort((table[:, 2], table[:, 0]))].T
     first, last = spans.continued(start, end, rank, step, cause, evidence)
     columns = (start[first], end[last], cause[first].astype(np.uint8), evidence[first].astype(np.int32))
-    return Idle(*columns, rank[first], step[first], tuple(texts.place))
+    return Idle(*columns, rank[first], step[first], tuple(texts))
 
 
 def _assert_complete(runs: Sequence[StageRun], steps: Sequence[StepEntry], idle: Idle) -> None:

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from graphlink import spans
-from graphlink.causes import Cause, Texts, recorded_causes
+from graphlink.causes import Cause, recorded_causes
 from graphlink.choices import LATENCY_NS
 from graphlink.graph.waits import ON_DEVICE, WaitSlices, last_source, waited_for
 from graphlink.graph_model import Graph, NodeKind
@@ -33,6 +33,7 @@ from graphlink.pipeline.between_ranks import of_rows
 from graphlink.pipeline.named_ranges import Entries
 from graphlink.pipeline.records import Delays, Pass
 from graphlink.pipeline.work import Worked
+from graphlink.read.columns import Strings
 from graphlink.spans import NEVER, Neighbours, Pieces, Spans
 from graphlink.steps import step_marks
 from graphlink.tables import MOST, begins, concat, least, nowhere, spread, take, take_as, tuples, values_at
@@ -42,7 +43,9 @@ _FIRST_REASONS: Final = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause
 _OF_LATE_HOST: Final = (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT)
 
 
-def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays, texts: Texts) -> Delays:
+def device_delays(
+    graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays, texts: Strings
+) -> Delays:
     """Explain the idle time of a device. ``reasons``: what may have blocked its host (``host_reasons``).
 
     First counts communication that the next work waited for, then its late launch, then communication that just ran
@@ -60,18 +63,18 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, re
     by_host = _by_reason(Spans(delayed.start_ns[first], delayed.end_ns[last]), launches, reasons)
     by_host = while_it_ran(by_host, ops)
     by_device = _by_device(linked, take(segments, ~launched_late), exchange[~launched_late], texts)
-    return replace(with_exchanges(joined(by_host, by_device), ops), texts=tuple(texts.place))
+    return replace(with_exchanges(joined(by_host, by_device), ops), texts=tuple(texts))
 
 
-def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays, texts: Texts) -> Delays:
+def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays, texts: Strings) -> Delays:
     """Explain the idle time of a run without device ops: what its thread does between ranges keeps it from the next."""
     rows, marks = linked.trace.host, step_marks(linked.trace)
     outermost = (linked.parent == NOWHERE) | marks[np.maximum(linked.parent, 0)]
     outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
     pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
     names = texts.of_names(rows.name[outer], linked.trace.strings, "host: {}")
-    otherwise = values_at(names, pieces.by, texts.code("host between operators"))
-    return replace(_by_reason(pieces, otherwise, reasons), texts=tuple(texts.place))
+    otherwise = values_at(names, pieces.by, texts["host between operators"])
+    return replace(_by_reason(pieces, otherwise, reasons), texts=tuple(texts))
 
 
 def joined(*tables: Delays) -> Delays:
@@ -186,7 +189,7 @@ def _walk(
             return
 
 
-def _by_device(linked: Linked, segments: _Segments, exchange: I64, texts: Texts) -> Delays:
+def _by_device(linked: Linked, segments: _Segments, exchange: I64, texts: Strings) -> Delays:
     """Name the device ops outside ranges that ran in idle time."""
     foreign = (segments.op != NOWHERE) & (exchange == NOWHERE)
     names = linked.trace.device.name[segments.op[foreign]]
@@ -244,7 +247,7 @@ def _meanwhile(delays: Delays, running: Spans, exchange: I64, which: Callable[[D
 # what blocked the host
 
 
-def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64, texts: Texts) -> Delays:
+def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64, texts: Strings) -> Delays:
     """Return what may have blocked the host threads ``threads`` (ids); may overlap. ``waits`` in graph time."""
     trace, overhead = linked.trace, linked.trace.overhead
     profiler = texts.of_names(overhead.name, trace.strings, "profiler: {}")
@@ -256,7 +259,7 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
     return joined(*tables, _waited(graph, linked, ops, take(waits, np.isin(graph.tid[waits.part], threads)), texts))
 
 
-def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, texts: Texts) -> Delays:
+def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, texts: Strings) -> Delays:
     """Classify waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device = linked.trace.strings, linked.trace.device
     _, host_row, device_row = waited_for(graph, waits)
@@ -275,10 +278,10 @@ def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, texts
     cause = np.where(_loads(linked, device_row), Cause.DATA_LOADING, Cause.HOST_SYNC)
     cause[communicates] = Cause.UNKNOWN
     start, end = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns
-    return _table(start, end, cause, texts.codes(words), exchange)
+    return _table(start, end, cause, texts.column(words), exchange)
 
 
-def receive_waits(linked: Linked, comm: Communication, threads: I64, texts: Texts) -> Delays:
+def receive_waits(linked: Linked, comm: Communication, threads: I64, texts: Strings) -> Delays:
     """Return host-side receives and collectives that somebody waited for on ``threads``.
 
     Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or
@@ -293,7 +296,7 @@ def receive_waits(linked: Linked, comm: Communication, threads: I64, texts: Text
     last = Neighbours.of(np.tile(rows.tid[nested], 2), moments).before(rows.tid[row], rows.end_ns[row])
     start = np.maximum(rows.start_ns[row], values_at(moments, last, NEVER))
     exchange = of_rows(comm.ops, len(rows.start_ns), on_host=True)[row]
-    return _table(start, rows.end_ns[row], Cause.UNKNOWN, texts.code("wait"), exchange)
+    return _table(start, rows.end_ns[row], Cause.UNKNOWN, texts["wait"], exchange)
 
 
 def _by_reason(delayed: Spans, otherwise: I32 | I64, reasons: Delays) -> Delays:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from graphlink import spans
-from graphlink.causes import Texts
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.graph_model import Graph
 from graphlink.model import I32, I64, NOWHERE, CommOps, Communication, Linked
@@ -20,6 +19,7 @@ from graphlink.pipeline.named_ranges import NameRule, named_entries
 from graphlink.pipeline.records import NO_TIME, Delays, Ranges, StageRun, Witness
 from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.records import AlignedClock
+from graphlink.read.columns import Strings
 from graphlink.records import Short
 from graphlink.spans import KeyedSpans, Spans
 from graphlink.tables import least, nowhere, take, tuples
@@ -59,7 +59,7 @@ def stage_run(
         warnings = (*warnings, *more)
     if entries is None:
         return Staged(None, nothing, warnings)
-    waits, texts = wait_slices(graph, linked, before_on_thread(graph)), Texts()
+    waits, texts = wait_slices(graph, linked, before_on_thread(graph)), Strings()
     if has_device:
         worked, works = device_work(linked, comm, entries), launched(linked, comm)
         reasons = host_reasons(graph, linked, comm.ops, waits, worked.threads, texts)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import EMPTY, I32, I64, Comm
-from graphlink.tables import comm_table, how_many, take_comms
+from graphlink.tables import comm_table, how_many, numbered_values, take_comms
 
 Columns = dict[str, NDArray[Any]]  # by name, of one length
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
@@ -111,6 +111,11 @@ class Strings(dict[str, int]):
     def column(self, texts: Sequence[str]) -> I32:
         """Number the texts: one code each."""
         return np.fromiter(map(self.__getitem__, texts), np.int32, len(texts))
+
+    def of_names(self, names: I32 | I64, strings: Sequence[str], form: str = "{}") -> I32:
+        """Number ``form`` with each name in it; O(n), and a text a name."""
+        used, which = numbered_values(names)
+        return self.column([form.format(strings[k]) for k in used.tolist()])[which]
 
 
 class ByteTexts(dict[bytes, int]):
