@@ -5,20 +5,19 @@ only the nodes and the kernel loop: no file, no call stacks, no validation, no l
 edges are taken, not only those on a critical path. They are findings as HTA makes them: where it is known to be wrong
 (several threads, event queries), a later stage checks them against causality and the rows.
 
-The only module that imports ``hta`` and ``pandas``. While HTA runs, five of its attributes and ``DataFrame.query`` are
-replaced, its logger is silenced and the garbage collector is off, process-wide: one rank per process, never in threads.
+The only module that imports ``hta`` and ``pandas``. While HTA runs, five of its attributes are replaced, its logger
+is silenced and the garbage collector is off, process-wide: one rank per process, never in threads.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -219,7 +218,6 @@ def _alone(cpa: Any, pd: Any, finders: Mapping[str, Callable[[Any], Any]]) -> It
         (cpa.CPGraph, "critical_path", lambda graph: True),
         *((cpa.CPGraph, name, finder) for name, finder in finders.items()),
         (cpa.TraceCounters, "_get_queue_length_time_series_for_rank", classmethod(no_queue_lengths)),
-        (pd.DataFrame, "query", _compiling(pd.DataFrame.query)),
     )
     logger = logging.getLogger("hta")
     with ExitStack() as restore:
@@ -234,53 +232,3 @@ def _alone(cpa: Any, pd: Any, finders: Mapping[str, Callable[[Any], Any]]) -> It
             restore.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, new)
         yield
-
-
-_SIGNS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-_NUMBER = (ast.Name, ast.Load, ast.Constant, ast.UnaryOp, ast.USub)
-
-
-def _compares(node: ast.expr) -> bool:
-    """Tell whether this is one comparison of two numbers, or ``and`` and ``or`` of such: pandas has rules of its own
-    for a number as a condition.
-    """
-    if isinstance(node, ast.BoolOp):
-        return all(map(_compares, node.values))
-    if not isinstance(node, ast.Compare) or len(node.ops) > 1:
-        return False
-    parts = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
-    return isinstance(node.ops[0], _SIGNS) and all(isinstance(part, _NUMBER) for part in parts)
-
-
-class _Elementwise(ast.NodeTransformer):
-    """Make ``and`` and ``or`` those of arrays."""
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
-        sign = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
-        return functools.reduce(lambda left, right: ast.BinOp(left, sign, right), node.values)
-
-
-@functools.lru_cache(256)
-def _condition(text: str) -> CodeType | None:
-    """Return a condition on rows as code on their columns, None where it does more than compare two numbers each."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError:  # pandas has marks of its own
-        return None
-    known = _compares(tree.body)
-    return compile(ast.fix_missing_locations(_Elementwise().visit(tree)), text, "eval") if known else None
-
-
-def _compiling(query: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``DataFrame.query`` that compiles a condition once: pandas takes 2 ms for each that HTA asks."""
-
-    def select(frame: Any, text: str, **options: Any) -> Any:
-        code = _condition(text)
-        if code is None or options or not frame.columns.is_unique or not set(code.co_names) <= set(frame.columns):
-            return query(frame, text, **options)
-        columns = {name: frame[name].to_numpy() for name in code.co_names}
-        numbers = all(column.dtype.kind in "if" for column in columns.values())
-        return frame.loc[eval(code, {}, columns)] if numbers else query(frame, text)
-
-    return select

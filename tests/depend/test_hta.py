@@ -372,36 +372,3 @@ def test_hta_and_pandas_are_imported_only_when_needed() -> None:
 
     code = "import graphlink.depend.hta, sys; sys.exit(any(m in sys.modules for m in ('hta', 'pandas', 'networkx')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_compiled_conditions_choose_the_rows_that_pandas_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every condition that HTA asks; what is no plain comparison of numbers is left to pandas."""
-    import pandas as pd
-
-    frame = pd.DataFrame({"a": [3, 1, 2], "b": [1.0, np.nan, 2.0], "text": ["x", "y", "x"]}, index=[5, 5, 7])
-    query, compiling = pd.DataFrame.query, adapter._compiling
-    select = compiling(query)
-    for text in (
-        "a > 1 and (b == 1 or b != 2)",
-        "a >= -1",
-        "text == 'x'",
-        "a in [1, 2]",
-        "1 < a < 3",
-        "`a` > 1",
-        "a > 1 or b",
-    ):
-        assert select(frame, text).equals(query(frame, text)), text
-    with pytest.raises(pd.errors.UndefinedVariableError):
-        select(frame, "none == 1")
-    asked = []
-
-    def both(frame: pd.DataFrame, text: str) -> pd.DataFrame:
-        assert adapter._condition(text) is not None
-        asked.append(text)
-        chosen = select(frame, text)
-        assert chosen.equals(query(frame, text))
-        return chosen
-
-    monkeypatch.setattr(adapter, "_compiling", lambda _: both)
-    assert found(repeated(sparse_step, times=3, step_us=100))
-    assert len(asked) > 3
