@@ -7,6 +7,7 @@ import pytest
 
 import graphlink.capture
 from graphlink.capture import recording, session
+from tests.capture.forked import Forked
 
 Train = Callable[[], None]
 
@@ -21,6 +22,13 @@ def nothing_left_over() -> Iterator[None]:
     gc.collect()  # an observer that a failed recording left stays registered until its object goes
     assert not recording._running
     assert not torch.autograd._profiler_enabled()
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    started = Forked()
+    yield started
+    started.end()
 
 
 @pytest.fixture

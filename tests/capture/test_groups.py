@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,9 @@ from graphlink.nccl.named import group_names
 from graphlink.nccl.read.read import read_dump
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
+from tests.capture.forked import Forked
 
 pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
-ROOT = Path(__file__).parents[2]
 
 TWO = """
 import os, sys, torch, torch.distributed as dist, graphlink
@@ -43,9 +41,8 @@ if other:
 """
 
 
-def test_what_gloo_did_is_of_the_group_that_was_asked(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", TWO, str(tmp_path / "store"), str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+def test_what_gloo_did_is_of_the_group_that_was_asked(forked: Forked, tmp_path: Path) -> None:
+    ran = forked.run(TWO, tmp_path / "store", tmp_path)
     assert ran.returncode == 0, ran.stderr
     for rank in (0, 1):
         trace, et = read_kineto(tmp_path / f"kineto_{rank}.json"), read_host(tmp_path / f"et_{rank}.json")
@@ -82,10 +79,9 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(("beside", "waits"), [("nothing", 1), ("rpc", 0)])
 def test_who_waits_for_the_future_of_a_collective_is_recorded_where_rpc_has_no_futures(
-    tmp_path: Path, beside: str, waits: int
+    forked: Forked, tmp_path: Path, beside: str, waits: int
 ) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FUTURE, str(tmp_path), beside]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = forked.run(FUTURE, tmp_path, beside)
     assert done.returncode == 0, done.stderr
     trace = read_kineto(tmp_path / "kineto_0.json")
     assert [trace.strings[name] for name in trace.host.name.tolist()].count(WAIT) == waits

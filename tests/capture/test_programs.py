@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 
 from graphlink import cli
 from tests.capture import truths
+from tests.capture.forked import Forked
 from tests.capture.gpu_truths import unpack
 
 pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
@@ -20,43 +18,33 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "fixtures" / "capture"
 
 
-def record(program: str, *arguments: str | Path) -> str:
-    command = [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), *map(str, arguments)]
-    ran = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def record(forked: Forked, program: str, *arguments: str | Path) -> None:
+    ran = forked.run(PROGRAMS / f"{program}.py", *arguments)
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
-def test_four_ranks_go_from_the_training_loop_to_a_replay_of_all(tmp_path: Path) -> None:
+def test_four_ranks_go_from_the_training_loop_to_a_replay_of_all(forked: Forked, tmp_path: Path) -> None:
     """How near the replay comes is asked of kept recordings: on a busy machine one rank of a collective may end it much
     later than the others, and a replay of all ends it for all at once."""
-    record("ddp", tmp_path / "out")
+    record(forked, "ddp", tmp_path / "out")
     truths.hold_ddp(tmp_path / "out")
     assert cli.main([str(tmp_path / "out"), "--out", str(tmp_path / "graphs")]) == 0
     truths.hold_whole_replay(json.loads((tmp_path / "graphs" / "summary.json").read_text()))
 
 
-def test_a_thread_that_hands_over_is_recorded(tmp_path: Path) -> None:
-    record("dataloader", tmp_path)
+def test_a_thread_that_hands_over_is_recorded(forked: Forked, tmp_path: Path) -> None:
+    record(forked, "dataloader", tmp_path)
     truths.hold(tmp_path)
     (one,) = truths.ranks(tmp_path)
     assert len(set(one.graph.tid[one.graph.kind == truths.NodeKind.HOST_OP].tolist())) == 2
 
 
-def test_the_kit_records_what_needs_no_gpu(tmp_path: Path) -> None:
+def test_the_kit_records_what_needs_no_gpu(forked: Forked, tmp_path: Path) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    record("kit", tmp_path / "out", "--steps", "3", "--repeats", "0", "--only", "pairs/loader-0")
+    record(forked, "kit", tmp_path / "out", "--steps", "3", "--repeats", "0", "--only", "pairs/loader-0")
     (recording,) = json.loads((tmp_path / "out" / "kit.json").read_text())["recordings"]
     assert (recording["failed"], recording["files"]) == ("", ["capture.0.json", "kineto_0.json", "truth.0.json"])
     with tarfile.open(tmp_path / "out" / "kit_1.tar") as archives:

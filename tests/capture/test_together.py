@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from graphlink.capture.place import here
+from tests.capture.forked import Forked
 from tests.capture.recorded import et, told
 
 pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -61,11 +59,10 @@ if other:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(forked: Forked, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ranks record, the second a second later; then the first alone, two windows."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-W", "ignore", "-c", TWO, str(folder / "store"), str(folder)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    ran = forked.run(TWO, folder / "store", folder)
     assert ran.returncode == 0, ran.stderr
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -14,10 +13,10 @@ import pytest
 
 import graphlink
 from graphlink.capture.support import config_fields
+from tests.capture.forked import Forked
 from tests.capture.recorded import et, ranges, told
 
 torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
-ROOT = Path(__file__).parents[2]
 Train = Callable[[], None]
 
 
@@ -58,11 +57,6 @@ train()
 """
 
 
-def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore", "-c", BEGIN + program, str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-
-
 @pytest.mark.parametrize(
     ("end", "status", "ended"),
     [
@@ -75,18 +69,21 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ],
     ids=["an exception, after a forked worker was terminated", "SIGTERM"],
 )
-def test_the_end_of_the_process_leaves_what_was_recorded(tmp_path: Path, end: str, status: int, ended: str) -> None:
-    ran = run(end, tmp_path)
+def test_the_end_of_the_process_leaves_what_was_recorded(
+    forked: Forked, tmp_path: Path, end: str, status: int, ended: str
+) -> None:
+    ran = forked.run(BEGIN + end, tmp_path)
     assert ran.returncode == status, ran.stderr
     assert ranges(tmp_path) == ["ProfilerStep#0"]
     assert any(node["name"] == "aten::addmm" for node in et(tmp_path)["nodes"])
     assert told(tmp_path)["ended"] == ended
 
 
-def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(forked: Forked, tmp_path: Path) -> None:
     """No file may grow beyond 8 kB, as on a disk that is full."""
-    ran = run(
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); train(); graphlink.capture.dump(); print('trained')",
+    ran = forked.run(
+        BEGIN
+        + "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); train(); graphlink.capture.dump(); print('trained')",
         tmp_path,
     )
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "trained"), ran.stderr
@@ -96,9 +93,10 @@ def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_where_nothing_can_be_written_any_more_the_training_goes_on(tmp_path: Path) -> None:
-    ran = run(
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); train(); graphlink.capture.dump(); print('trained')",
+def test_where_nothing_can_be_written_any_more_the_training_goes_on(forked: Forked, tmp_path: Path) -> None:
+    ran = forked.run(
+        BEGIN
+        + "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); train(); graphlink.capture.dump(); print('trained')",
         tmp_path,
     )
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "trained"), ran.stderr
@@ -238,10 +236,9 @@ with graphlink.capture(sys.argv[1]) as capture:
 """
 
 
-def test_what_forked_processes_run_is_not_in_the_recording(tmp_path: Path) -> None:
+def test_what_forked_processes_run_is_not_in_the_recording(forked: Forked, tmp_path: Path) -> None:
     """Workers of a DataLoader, of which each epoch forks new ones, and a process of the program's own."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    ran = forked.run(FORKS, tmp_path)
     assert ran.returncode == 0, ran.stderr
     ids = [node["id"] for node in et(tmp_path)["nodes"]]
     assert len(ids) == len(set(ids)) > 100
@@ -260,9 +257,8 @@ with profile(schedule=schedule(wait=0, warmup=2, active=2), on_trace_ready=lambd
 
 
 @pytest.mark.long
-def test_a_profiler_of_the_program_that_warms_up_lives_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", WARMING, str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+def test_a_profiler_of_the_program_that_warms_up_lives_on(forked: Forked, tmp_path: Path) -> None:
+    ran = forked.run(WARMING, tmp_path)
     assert (ran.returncode, ran.stdout.split()) == (0, ["theirs"]), ran.stderr
     assert "is running already" in ran.stderr
 
