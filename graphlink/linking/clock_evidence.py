@@ -49,7 +49,6 @@ _RATE: Final = 1e-8  # rates that differ by less are the same
 _NEVER: Final = np.iinfo(np.int64).min // 2
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then
-WAITS_NEAR_NS: Final = 100_000_000  # a wait shows how late it returns next to launches no further off
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000
@@ -420,9 +419,9 @@ def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows
         levels = _levels(shown)
         ahead_ns = levels[cheapest(_costs(evidence, block, levels, None), change_us)[block]]
         blocked = blocked & (evidence.begun_ns > ahead_ns + NOISE_NS)
-        near = blocked & _near(evidence)
-        if near.any():
-            soon_ns, return_ns = (round(ns) for ns in np.percentile((ahead_ns - evidence.ahead_ns)[near], (25, 50)))
+        if blocked.any():
+            late_ns = (ahead_ns - evidence.ahead_ns)[blocked]
+            soon_ns, return_ns = (round(ns) for ns in np.percentile(late_ns, (25, 50)))
     evidence = replace(evidence, blocked=blocked)
     waited = evidence.ahead_ns[blocked] + return_ns
     if len(shown):
@@ -448,17 +447,6 @@ def _levels(shown_ns: I64) -> F64:
     low, high = np.percentile(shown_ns, (1, 95))
     wide = min(high - low + 2_000, _LEVEL_NS * _MOST_LEVELS)
     return np.asarray(low - 1_000 + np.arange(int(wide / _LEVEL_NS) + 2) * float(_LEVEL_NS))
-
-
-def _near(evidence: Evidence) -> Bool:
-    """Select the evidence with a launch close enough in time for both to be on one clock."""
-    at = np.flatnonzero(evidence.launch)
-    if not len(at):
-        return np.zeros(len(evidence.at_ns), np.bool_)
-    after = np.searchsorted(at, np.arange(len(evidence.at_ns)))
-    before_ns = evidence.at_ns - evidence.at_ns[at[np.maximum(after - 1, 0)]]
-    after_ns = evidence.at_ns[at[np.minimum(after, len(at) - 1)]] - evidence.at_ns
-    return np.asarray(np.minimum(np.abs(before_ns), np.abs(after_ns)) <= WAITS_NEAR_NS)
 
 
 def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -> F64:
