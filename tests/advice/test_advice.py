@@ -702,7 +702,12 @@ def test_the_data_of_a_real_run_come_among_the_first_two(tmp_path: Path) -> None
     [
         ("cuda-sync/alexnet.json.gz", "cudaDeviceGetStreamPriorityRange in aten::empty_strided", True),
         ("simple-add-a100/kineto_0.json.gz", "cudaDeviceGetStreamPriorityRange in aten::empty", True),
-        ("late-wakeup/v100_resnet50_slow_event_sync.json.gz", "cudaLaunchKernel in aten::add", False),
+        pytest.param(
+            "late-wakeup/v100_resnet50_slow_event_sync.json.gz",
+            "cudaLaunchKernel in aten::add",
+            False,
+            marks=pytest.mark.long,  # as the next, and large
+        ),
         ("late-wakeup/mi300_normalization_cold_autograd.json.gz", "hipLaunchKernel in aten::native_batch_norm", False),
     ],
 )

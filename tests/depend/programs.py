@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 
@@ -87,6 +88,12 @@ def shape(random: Random, ops: int = 40) -> Shape:
     return Shape(threads=threads, streams=streams, devices=devices, ops=ops, queries=random.random() < 0.5)
 
 
+@lru_cache(maxsize=64)
+def ran(seed: int, what: Shape) -> Execution:
+    """A run of a program as it is: many tests record the same ones, each in its way."""
+    return run(random_program(seed, what))
+
+
 def case(
     folder: Path,
     seed: int,
@@ -95,11 +102,12 @@ def case(
     cuda_sync: bool,
     sync: str = "cuda",
     vary: Variation | None = None,
-    dirt: Callable[[Program], Program] = lambda program: program,
+    dirt: Callable[[Program], Program] | None = None,
     ops: int = 40,
 ) -> Case:
     random = Random(seed)
-    execution = run(dirt(random_program(seed, shape(random, ops))))
+    what = shape(random, ops)
+    execution = run(dirt(random_program(seed, what))) if dirt else ran(seed, what)
     path, vary = folder / "kineto.json", vary or Variation()
     ids = write_kineto(execution, path, dialect=random.choice(dialects), cuda_sync=cuda_sync, vary=vary)
     return understood(path, execution, ids, sync, vary.device_clock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,11 @@ def program(seed: int) -> Execution:
     return run(random_program(seed, Shape(threads=1 + seed % 3, streams=1 + seed % 5)))
 
 
+def seeds(quick: int, count: int) -> list[Any]:
+    """The first, and the others for long runs."""
+    return [seed if seed < quick else pytest.param(seed, marks=pytest.mark.long) for seed in range(count)]
+
+
 EXACT = {
     "as it is": ("3.25", NsysVariation()),
     "newest": ("3.28", NsysVariation(registered_strings=True)),
@@ -100,7 +106,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize("what", EXACT)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_the_graph_is_kinetos(tmp_path: Path, what: str, seed: int) -> None:
     execution = program(seed)
     kineto, nsys = built(by_kineto(execution, tmp_path)), built(by_nsys(execution, tmp_path, *EXACT[what]))
@@ -123,7 +129,7 @@ def test_the_graph_is_kinetos_whatever_the_clock_of_the_device(tmp_path: Path, c
     assert kineto.sync == nsys.sync
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 @pytest.mark.parametrize("schema", ["2020", "3.25"])
 def test_without_records_the_graph_is_that_of_kineto_without_records(tmp_path: Path, seed: int, schema: str) -> None:
     execution = program(seed)
@@ -141,7 +147,7 @@ def test_without_rows_the_graph_is_that_of_kineto_without_rows(tmp_path: Path, s
     assert differences(kineto.graph, nsys.graph) == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(execution=executions(Limits(devices=1)), what=st.sampled_from(sorted(EXACT)))
 def test_any_program(tmp_path: Path, execution: Execution, what: str) -> None:
     if not execution.device:
@@ -200,7 +206,7 @@ def truth(trace: Trace, execution: Execution, first_device: int = 0) -> Truth:
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(12, 40))
 @pytest.mark.parametrize("first_device", [0, 1])
 def test_each_device_of_a_process_is_a_rank_in_which_nothing_is_false(
     tmp_path: Path, seed: int, first_device: int
@@ -227,7 +233,7 @@ def test_each_device_of_a_process_is_a_rank_in_which_nothing_is_false(
             assert all(latest.get((call, streams[source]), -1) >= source for source, call in true.waits)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(8, 20))
 def test_a_device_synchronisation_without_a_row_is_no_wait_for_the_wrong_device(tmp_path: Path, seed: int) -> None:
     """Two devices, one thread: which one a call is for only a row can tell. What is inferred from its effect may be
     wrong, seldom.

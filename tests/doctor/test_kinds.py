@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,14 @@ def test_docs_and_code_list_the_same_findings() -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_some_test_names_each_finding(kind: Kind) -> None:
     """That a recording has it is what the test of that name says."""
-    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     features = kind.name.startswith("env-")  # those of PyTorch are looked at one by one
-    assert features or any(f'"{kind.name}"' in path.read_text() for path in tests)
+    assert features or any(f'"{kind.name}"' in text for text in texts())
+
+
+@cache
+def texts() -> list[str]:
+    """Of all other tests."""
+    return [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.graph.critical import cost_ns
@@ -68,14 +68,12 @@ def device_times(graph: Graph, kernels: float, host: int) -> list[list[int]]:
     return [*sorted(columns.T.tolist()), [played.total_ns]]
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 100_000), kernels=st.sampled_from([0.1, 0.5, 1, 2, 10]), host=st.sampled_from([1, 3]))
 def test_every_device_op_runs_when_it_did_whatever_costs_more_or_less(seed: int, kernels: float, host: int) -> None:
     graph = program(seed)
     assert device_times(fold(graph), kernels, host) == device_times(graph, kernels, host)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 100_000))
 def test_what_is_folded_still_keeps_the_promises_of_a_graph(seed: int) -> None:
     graph = program(seed)
@@ -322,7 +320,6 @@ def communication_starts(graph: Graph, linked: Linked, host: float, folder: Path
     return [*played.start_ns[beside][np.argsort(graph.row[beside])].tolist(), played.total_ns]
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 100_000), host=st.sampled_from([0.5, 1.0, 3.0]))
 def test_communication_of_the_host_starts_as_soon_where_ops_share_one_slot(seed: int, host: float) -> None:
     linked = gloo(Random(seed))

@@ -287,7 +287,6 @@ def nodes(draw: Any) -> bytes:
     return raw + extra
 
 
-@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(st.lists(nodes(), max_size=6))
 def test_columns_are_those_of_the_messages(tmp_path_factory: pytest.TempPathFactory, given_nodes: list[bytes]) -> None:
     path = written(tmp_path_factory.mktemp("et"), *given_nodes)
@@ -325,7 +324,6 @@ def outcome(path: Path) -> Graph | str:
         return str(problem)
 
 
-@settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(st.lists(plain_nodes(), min_size=1, max_size=12), st.data())
 def test_nodes_of_a_block_at_once_are_those_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, given_nodes: list[bytes], data: st.DataObject
@@ -444,7 +442,6 @@ def test_broken_files(tmp_path: Path, data: bytes, what: str, where: str | None)
 
 
 @given(st.data())
-@settings(max_examples=settings().max_examples * 2, deadline=None)
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     raw = bytearray(framed(HEAD, *data.draw(st.lists(nodes(), min_size=1, max_size=3))))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -513,7 +510,7 @@ def test_a_graph_that_was_read_is_not_written_without_what_it_lacks(tmp_path: Pa
         write_et(io.BytesIO(), read_et(written(tmp_path, pb.Node(id=1))))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(execution=executions(Limits(devices=2)))
 def test_the_graph_of_any_program_is_read_back_equal(tmp_path: Path, execution: Execution) -> None:
     assume(execution.device)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.linking.clock_evidence import CHANGE_US, cheapest, slope
@@ -55,7 +55,6 @@ def test_a_clock_that_is_ahead_is_found_and_taken_off(ahead: float) -> None:
 
 
 @given(st.integers(-20, 20), st.lists(st.floats(0, 30), min_size=5, max_size=40), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
 def test_the_offset_moves_with_the_rows(moved: int, lags: list[float], seed: int) -> None:
     """However launches behave, if five find their stream idle."""
     chance = np.random.default_rng(seed)
@@ -331,7 +330,6 @@ def price(costs: list[list[float]], path: Iterable[int]) -> float:
         lambda n: st.lists(st.lists(st.floats(0, 40), min_size=n, max_size=n), min_size=1, max_size=6)
     )
 )
-@settings(max_examples=100, deadline=None)
 def test_no_path_through_the_levels_is_cheaper(costs: list[list[float]]) -> None:
     assert price(costs, cheapest(np.array(costs), np.full(len(costs), CHANGE_US)).tolist()) == pytest.approx(
         cheapest_of_all(costs)

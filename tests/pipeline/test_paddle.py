@@ -440,7 +440,6 @@ def test_clocks_of_two_machines_are_aligned_within_the_transfer_time(
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(-50 * MS, 50 * MS), min_size=4, max_size=4),
     st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]),

@@ -426,7 +426,6 @@ def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: li
 
 
 @given(st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 2)), min_size=1, max_size=300), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
 def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int) -> None:
     """Boxes of all widths one behind the other: most share pixels, the widest have their own."""
     at, flat = 0, []

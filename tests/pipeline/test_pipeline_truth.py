@@ -73,8 +73,14 @@ def assert_true(true: PipelineRun, found: RunPipeline, within_ns: int = 1_000) -
         )
 
 
-@pytest.mark.parametrize(("cause", "how"), CAUSES)
-@pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1"])
+@pytest.mark.parametrize(
+    ("cause", "how", "schedule"),
+    [
+        pytest.param(*case, schedule, marks=() if k % 2 == turn else pytest.mark.long)
+        for turn, schedule in enumerate(("1F1B", "ZB-H1"))
+        for k, case in enumerate(CAUSES)
+    ],
+)
 def test_a_loss_is_told_by_its_cause(cause: str, how: str, schedule: str) -> None:
     more: dict[str, Any] = {"optimizer_ns": 400_000, "norm_ns": 100_000} if cause == "optimizer_sync" else {}
     lost = Loss(cause, LOST_NS, how=how)
@@ -98,11 +104,18 @@ def test_a_loss_is_told_without_synchronisation_rows(cause: str, how: str) -> No
     assert_true(true, analysed(true, cuda_sync=False))
 
 
+UNDISTURBED = [("GPipe", 1), ("1F1B", 1), ("interleaved", 2), ("interleaved", 4), ("ZB-H1", 1), ("ZB-H2", 1)]
+TRANSFERS = [(0, False), (500_000, False), (500_000, True)]
+
+
 @pytest.mark.parametrize(
-    ("schedule", "chunks"),
-    [("GPipe", 1), ("1F1B", 1), ("interleaved", 2), ("interleaved", 4), ("ZB-H1", 1), ("ZB-H2", 1)],
+    ("schedule", "chunks", "transfer_ns", "visible"),
+    [
+        pytest.param(*one, *transfer, marks=() if one[0] == "1F1B" or k % 3 == turn else pytest.mark.long)
+        for k, one in enumerate(UNDISTURBED)
+        for turn, transfer in enumerate(TRANSFERS)
+    ],
 )
-@pytest.mark.parametrize(("transfer_ns", "visible"), [(0, False), (500_000, False), (500_000, True)])
 def test_an_undisturbed_run_loses_what_its_schedule_must(
     schedule: str, chunks: int, transfer_ns: int, visible: bool
 ) -> None:

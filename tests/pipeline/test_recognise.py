@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
@@ -48,7 +48,10 @@ def seen(found: Recognised) -> tuple[str, int, int, int]:
     return found.schedule, found.stages, found.microbatches, found.chunks
 
 
-@pytest.mark.parametrize(("schedule", "p", "m", "v"), ALL)
+@pytest.mark.parametrize(
+    ("schedule", "p", "m", "v"),
+    [pytest.param(*case, marks=pytest.mark.long if case[1] * case[2] > 32 else ()) for case in ALL],
+)
 def test_every_schedule_is_recognised_with_all_that_a_recording_may_lack(schedule: str, p: int, m: int, v: int) -> None:
     whole = run(schedule, p, m, v)
     lacking = [(), ("stage",), ("stage", "microbatch"), ("microbatch",)]
@@ -104,7 +107,6 @@ def swap(ranges: Ranges, at: int) -> Ranges:
     return replace(moved, start_ns=ranges.start_ns, end_ns=ranges.end_ns)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from([case for case in ALL if case[1] >= 3 and case[2] >= 6]), st.data())
 def test_one_swapped_pair_is_unknown_with_the_nearest_and_where(
     case: tuple[str, int, int, int], data: st.DataObject

@@ -38,8 +38,14 @@ def test_definitions_are_those_of_the_paper(times: tuple[int, int, int, int], m:
         assert abs(rate(simulate(orders(schedule, 8, m), given)) - published) < 0.0002, schedule
 
 
-@pytest.mark.parametrize(("times", "m", "rates"), PUBLISHED)
-@pytest.mark.parametrize("multiple", [1, 2])
+@pytest.mark.parametrize(
+    ("times", "m", "rates", "multiple"),
+    [
+        pytest.param(*row, multiple, marks=() if k % 3 == multiple - 1 else pytest.mark.long)
+        for multiple in (1, 2)
+        for k, row in enumerate(PUBLISHED)
+    ],
+)
 def test_rates_as_low_as_published_with_a_sixth_of_the_effort(
     monkeypatch: pytest.MonkeyPatch, times: tuple[int, int, int, int], m: int, rates: tuple[float, ...], multiple: int
 ) -> None:
@@ -115,8 +121,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_random_times_on_few_stages() -> None:
-    sweep(1, 12, 1, 5)
+@pytest.mark.parametrize("count", [5, pytest.param(12, marks=pytest.mark.long)])
+def test_random_times_on_few_stages(count: int) -> None:
+    sweep(1, count, 1, 5)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from random import Random
 
 import msgspec
@@ -60,6 +61,7 @@ def training(seed: int, schedule: str, microbatches: int) -> PipelineTraining:
     )
 
 
+@lru_cache(maxsize=8)
 def bubbles_of(what: PipelineTraining) -> Bubbles:
     return msgspec.json.decode(b"".join(blocks(analysed(pipeline_run(what)))), type=Bubbles)
 
@@ -71,8 +73,12 @@ def predicted(file: Bubbles, schedule: str, microbatches: int) -> StepTime:
 
 
 def true_ns(what: PipelineTraining) -> float:
-    begin = [start for start, _ in pipeline_run(what).steps]
-    return float(np.median(np.diff(begin)))
+    return float(np.median(np.diff(_begins(what))))
+
+
+@lru_cache(maxsize=8)
+def _begins(what: PipelineTraining) -> list[int]:
+    return [start for start, _ in pipeline_run(what).steps]
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(12, marks=pytest.mark.long)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.linking.commtypes import CollectiveType
@@ -45,7 +45,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_clocks_are_found_with_a_tenth_of_the_meetings_wrong(layout: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -57,7 +57,6 @@ def test_clocks_are_found_with_a_tenth_of_the_meetings_wrong(layout: str, seed: 
     assert found.residual_ns <= WITHIN_NS
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 1 << 30),
     layout=st.sampled_from(["two", "data", "tensor and data", "tensor and pipeline", "experts"]),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.linking.commtypes import SHARDS, CollectiveType
@@ -113,7 +113,6 @@ def plain(ranks: tuple[RankComms, ...], meetings: Matches, clocks_: AlignedClock
     return out
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 1 << 30), st.sets(st.integers(0, 3), max_size=2), st.booleans())
 def test_times_are_what_a_loop_over_meetings_finds(seed: int, unknown: set[int], missing: bool) -> None:
     rng = np.random.default_rng(seed)

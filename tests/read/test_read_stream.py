@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.errors import InputError
@@ -48,7 +48,6 @@ def read(path: Path, block_bytes: int) -> tuple[list[Any], dict[str, Any]]:
         return rows, {key: json.loads(bytes(raw)) for key, raw in array.around.items()}
 
 
-@settings(max_examples=150, deadline=None)
 @given(elements=st.lists(ELEMENT, max_size=12), before=AROUND, after=AROUND, spaces=st.tuples(SPACE, SPACE, SPACE, SPACE),
        block_bytes=st.integers(1, 80))  # fmt: skip
 def test_blocks_equal_json_loads(tmp_path_factory, elements, before, after, spaces, block_bytes):
@@ -72,7 +71,6 @@ def test_a_key_that_ends_like_that_of_the_list_is_another(tmp_path, key):
         assert read(tmp_path / "t.json", block_bytes) == ([{"a": 1}], {key: [1]})
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     elements=st.lists(ELEMENT, max_size=12), comma=st.sampled_from([",", " ,\n", ", "]), block_bytes=st.integers(1, 80)
 )
@@ -82,7 +80,6 @@ def test_bare_list(tmp_path_factory, elements, comma, block_bytes):
     assert read(path, block_bytes) == (elements, {})
 
 
-@settings(max_examples=50, deadline=None)
 @given(elements=st.lists(st.dictionaries(TEXT, VALUE, max_size=4), min_size=1, max_size=8))
 def test_scan_finds_the_end_over_any_slice(elements):
     text = json.dumps(elements, ensure_ascii=False).encode()

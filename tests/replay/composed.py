@@ -305,6 +305,7 @@ def moved_waits(random: Random, programs: Programs) -> Change | None:
 
     def thread(one: Thread, rank: int, index: int) -> Thread:
         walked = list(Walk(rank, index).over(one.actions))
+        last = max((k for k, (a, _) in enumerate(walked) if isinstance(a, Begin) and op in (None, a.name)), default=-1)
         out: list[Action] = []
         late: list[Call] = []
         for k, (action, at) in enumerate(walked):
@@ -312,8 +313,7 @@ def moved_waits(random: Random, programs: Programs) -> Change | None:
             if here:
                 out += late
                 late = []
-            behind = [a for a, _ in walked[k:] if isinstance(a, Begin) and op in (None, a.name)]
-            place = bool(behind) if op is not None else at.step is not None and bool(behind)
+            place = k <= last and (op is not None or at.step is not None)
             if (
                 isinstance(action, Call)
                 and action.api in SYNCS

@@ -354,10 +354,11 @@ def test_a_summary_is_ours_or_absent_or_of_made_graphs(tmp_path: Path) -> None:
 # the truth: the changed program, run again
 
 
-def test_a_second_run_is_in_its_band(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [10, pytest.param(20, marks=pytest.mark.long)])
+def test_a_second_run_is_in_its_band(tmp_path: Path, runs: int) -> None:
     """A sample of single ranks, which are quick; the sweep below has all."""
     kinds = [kind for kind in KINDS if kind not in OF_RANKS]
-    made = [predicted(second_run(k, kinds[k % len(kinds)], alone=True), tmp_path / str(k)) for k in range(20)]
+    made = [predicted(second_run(k, kinds[k % len(kinds)], alone=True), tmp_path / str(k)) for k in range(runs)]
     print("\n", *table(made), sep="\n")
     assert inside([one.run for one in made]) >= 0.8
 

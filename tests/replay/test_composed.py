@@ -33,7 +33,7 @@ from tests.simulator.machine import run_together
 from tests.simulator.program import Work
 from tests.simulator.programs import Training
 
-PROGRAMS, FEW = 300, 12
+PROGRAMS, FEW = 300, 7
 CLUSTERS = (
     {"data": 2, "tensor": 1},
     {"data": 1, "tensor": 2},
@@ -80,7 +80,7 @@ def test_two_changes_at_once(tmp_path: Path, count: int) -> None:
     assert errors.max() <= 2
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.long)])
 def test_a_wait_is_moved_beside_another_change(tmp_path: Path, count: int) -> None:
     """Programs on which no rule was tried out."""
     found = []

@@ -47,7 +47,14 @@ class ThreadBuilder:
         return Thread(self.name, tuple(self.actions), self.start_ns)
 
     def between(self, low_ns: int, high_ns: int) -> int:
-        return self.rng.randrange(low_ns, high_ns)
+        """As ``rng.randrange`` draws it, without its checks: this is called for every action."""
+        most, draw = high_ns - low_ns, self.rng.getrandbits
+        assert most > 0, (low_ns, high_ns)
+        bits = most.bit_length()
+        drawn = draw(bits)
+        while drawn >= most:
+            drawn = draw(bits)
+        return low_ns + drawn
 
     def host(self, ns: int | None = None) -> None:
         self.actions.append(Host(self.between(1_000, 12_000) if ns is None else ns))

@@ -65,13 +65,10 @@ class _OpDraft:
     ready_ns: int
     sources: frozenset[int]
     previous: int | None
+    before: frozenset[int]  # the sources, and the previous
     site: WorkSite
     start_ns: int = -1
     end_ns: int = -1  # as long as it is not known
-
-    @property
-    def before(self) -> frozenset[int]:
-        return self.sources if self.previous is None else self.sources | {self.previous}
 
     def made(self) -> DeviceOp:
         return DeviceOp(
@@ -134,7 +131,9 @@ class _Devices:
 
     def enqueue(self, work: Work, key: StreamKey, call: int, ready_ns: int, site: WorkSite) -> int:
         op = len(self.ops)
-        draft = _OpDraft(work, call, key, ready_ns, frozenset(self.pending.pop(key, ())), self.tail.get(key), site)
+        sources, previous = frozenset(self.pending.pop(key, ())), self.tail.get(key)
+        before = sources if previous is None else sources | {previous}
+        draft = _OpDraft(work, call, key, ready_ns, sources, previous, before, site)
         self.ops.append(draft)
         self.tail[key] = op
         self.when_known(draft.before, lambda: self.start(op))
@@ -197,15 +196,18 @@ class _Machine:
         heapq.heappush(self.together.ready, (self.threads[index].clock_ns, self.number, index))
 
     def act(self, now_ns: int, index: int) -> None:
-        """Run the next action of a thread."""
+        """Run the next actions of a thread, up to where another is first or something is due."""
         thread, actions = self.threads[index], self.program.threads[index].actions
-        if thread.next_action == len(actions):
-            return
-        site = (index, thread.next_action)
-        thread.next_action += 1
+        ready, due = self.together.ready, self.together.due
         thread.clock_ns = now_ns
-        if self.step(thread, actions[site[1]], site):
-            self.goes_on(index)
+        while thread.next_action < len(actions):
+            site = (index, thread.next_action)
+            thread.next_action += 1
+            if not self.step(thread, actions[site[1]], site):
+                return
+            if due or (ready and ready[0] < (thread.clock_ns, self.number, index)):
+                self.goes_on(index)
+                return
 
     def step(self, thread: _ThreadState, action: Action, site: Site) -> bool:
         """Run one action at the thread's clock; False if the thread fell asleep, or goes on once it is known when."""

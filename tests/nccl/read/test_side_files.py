@@ -128,7 +128,7 @@ def test_the_plugins_name_gives_communicator_and_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_gives_a_dump_or_an_input_error(tmp_path: Path, name: str, data: st.DataObject) -> None:
     text = bytearray(FILES[name][1])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.model import Comm, Trace
@@ -246,7 +246,6 @@ def test_members_are_of_the_processes_that_recorded_them() -> None:
     assert members([(5, one), (5, one), (6, one | {"rank": 2}), (6, without)]) == (Member(3, 2, 1, 5, 0),)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     order=st.permutations([P, Q, R, S]),
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),

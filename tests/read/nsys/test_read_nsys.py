@@ -519,7 +519,6 @@ CELL = (
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(CELL, CELL), max_size=30), gap=st.integers(1, 9))
 def test_columns_are_what_a_plain_select_gives(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any]], gap: int

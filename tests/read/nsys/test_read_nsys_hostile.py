@@ -167,13 +167,14 @@ def test_nonsense_in_tables_that_describe_others(path: Path, table: str, value: 
         check(trace)
 
 
-def test_damage_anywhere(path: Path, tmp_path: Path) -> None:
-    """Bytes overwritten, zeroed and cut, 250 times: what is read holds together, what is not is said."""
+@pytest.mark.parametrize("times", [90, pytest.param(250, marks=pytest.mark.long)])
+def test_damage_anywhere(path: Path, tmp_path: Path, times: int) -> None:
+    """Bytes overwritten, zeroed and cut: what is read holds together, what is not is said."""
     good = path.read_bytes()
     rng = random.Random(5)
     broken = tmp_path / "broken.sqlite"
     failed = 0
-    for k in range(250):
+    for k in range(times):
         data = bytearray(good)
         at, length = rng.randrange(len(data)), rng.choice([1, 4, 60, 5000])
         if k % 3 == 0:
@@ -190,7 +191,7 @@ def test_damage_anywhere(path: Path, tmp_path: Path) -> None:
             failed += 1
             assert str(broken) in problem.text()
             assert len(problem.text().splitlines()) <= 5
-    assert failed > 80  # all that were cut, at the least
+    assert failed >= times // 3  # all that were cut, at the least
 
 
 @pytest.mark.parametrize("keep", [0, 1, 15, 16, 99, 100, 4095, 4096, 10_000])
