@@ -49,8 +49,8 @@ for name in VERBS:
     ran[f"{name} --help"] = status(name, "--help")
 print(json.dumps(ran))
 """
-QUICK = ("nccl", "logs", "scale", "diff", "astra", "advice", "pipeline")
-LONG = ("page", "doctor", "mcp")  # only in make test-all
+QUICK = ("nccl", "advice", "pipeline")
+LONG = ("logs", "scale", "diff", "astra", "page", "doctor", "mcp")  # only in make test-all
 STAY = ("operations", "standstill", "gpu")  # other wings are made of their records: docs/architecture.md
 
 

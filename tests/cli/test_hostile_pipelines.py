@@ -245,7 +245,7 @@ def mutated(rows: list[Row], rng: random.Random) -> None:
         row["args"][rng.choice(sorted(row["args"]))] = rng.choice((0, -9, 10**30, "x", None))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 24))])
 def test_damaged_recordings_give_a_whole_output_or_a_message(graphlink: Run, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     folder, out = tmp_path / "in", tmp_path / "out"

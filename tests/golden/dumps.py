@@ -24,7 +24,7 @@ def readable(path: Path) -> str:
     if path.suffix == ".et":
         return graph(read(path))
     if path.suffix == ".json":
-        return _json(json.loads(content), 0) + "\n"
+        return _json(_rounded(json.loads(content)), 0) + "\n"
     digest = f"sha256 {hashlib.sha256(content).hexdigest()}\n"
     if path.suffix in (".html", ".svg"):
         return digest + page(content.decode())
@@ -63,8 +63,8 @@ def page(text: str) -> str:
 
 
 def _json(value: Any, indent: int) -> str:
-    """Return JSON with what fits into a line in one, lists of plain values wrapped, and floats to six digits."""
-    flat = json.dumps(_rounded(value), ensure_ascii=False)
+    """Return JSON with what fits into a line in one, and lists of plain values wrapped."""
+    flat = json.dumps(value, ensure_ascii=False)
     if len(flat) + indent <= WIDTH or isinstance(value, _SIMPLE):
         return flat
     margin = " " * (indent + 1)
@@ -87,6 +87,7 @@ def _json(value: Any, indent: int) -> str:
 
 
 def _rounded(value: Any) -> Any:
+    """Return JSON with floats to six digits: the last ones differ between processors."""
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
     return [_rounded(inner) for inner in value] if isinstance(value, list) else _number(value)
