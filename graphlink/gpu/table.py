@@ -51,13 +51,13 @@ class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
 class Waited(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank waited for others in communication, as ``run.waits`` of ``summary.json`` has it.
 
-    ``stragglers``: of the groups of the rank, where another one stands out. ``apart``: meetings in no figure, and what
-    GPUs waited in them.
+    ``stragglers``: of the groups of the rank, where another one stands out or may. ``apart``: the ranks that came last
+    in meetings in no figure, and what GPUs waited in these.
     """
 
     ns: int
     stragglers: dict[str, Straggler]
-    apart: int
+    apart: list[int]
     apart_ns: int
 
 
@@ -102,11 +102,11 @@ def _waited(rank: int, run: Run, excluded_ns: int) -> Waited:
     return Waited(
         ns=sum(one.wait_ns for one in run.waits if one.rank == rank),
         stragglers={
-            name: one.straggler
+            name: late
             for name, one in mine.items()
-            if one.straggler is not None and one.straggler.rank != rank
+            if (late := one.straggler or one.suspect) is not None and late.rank != rank
         },
-        apart=len(apart),
+        apart=[one.late_rank for one in apart if one.late_rank is not None],
         apart_ns=excluded_ns,
     )
 
@@ -240,11 +240,14 @@ def wait_lines(waited: Waited) -> list[str]:
     if not (waited.ns or waited.apart_ns):
         return []
     who = [
-        f"mostly for rank {one.rank}, last in {one.times_late:,} of {counted(one.meetings, 'collective')} of {name}"
+        f"rank {one.rank} came last in {one.times_late:,} of {counted(one.meetings, 'collective')} of {name}"
         for name, one in waited.stragglers.items()
     ]
     apart = (
-        [f"not counted: {ms(waited.apart_ns)} ms in {counted(waited.apart, 'collective')} that counts in no figure"]
+        [
+            f"not counted: {ms(waited.apart_ns)} ms in {counted(len(waited.apart), 'collective')} that counts in no "
+            "figure" + f" (rank {first_few(sorted({*waited.apart}), _MEMBERS)} came last)" * bool(waited.apart)
+        ]
         if waited.apart_ns
         else []
     )

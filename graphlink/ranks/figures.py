@@ -29,6 +29,7 @@ from graphlink.tables import numbered_values, parted, sums, tuples
 
 _MESSAGE: Final = "SEND"
 _CHANCE: Final = 1 / 200
+_DOUBT: Final = 1 / 5  # of a rank that was late half of the time, or caused half of all waiting, and yet is a suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def figures(
                     if totals.late[row]
                 },
                 straggler=named.get(k),
+                suspect=suspects.get(k),
             )
             for k, key in enumerate(matches.groups)
         ],
@@ -265,8 +267,10 @@ def stragglers(
     chance = np.minimum(_tail(totals.late, usual, totals.met) * members, 1)
     more = np.maximum(totals.caused_ns - totals.fair_ns, 0)
     by_wait = np.exp(-2 * more**2 / np.maximum(totals.square, 1)) * members < _CHANCE
-    stands_out = (chance < _CHANCE) | (by_wait & (2 * totals.caused_ns >= waited_ns[totals.group]))
-    suspected = ~stands_out & (chance < 1) & (usual**totals.met * members >= _CHANCE)
+    most = 2 * totals.caused_ns >= waited_ns[totals.group]
+    stands_out = (chance < _CHANCE) | (by_wait & most)
+    few, often = usual**totals.met * members >= _CHANCE, 2 * totals.late >= totals.met
+    suspected = ~stands_out & (chance < np.where(few, 1, np.where(most | often, _DOUBT, 0)))
     found: dict[int, Straggler] = {}
     suspects: dict[int, Straggler] = {}
     named = np.flatnonzero(stands_out | suspected)

@@ -85,6 +85,7 @@ class Group(Short, msgspec.Struct, frozen=True, kw_only=True):
     collectives: list[Collectives]
     last: dict[str, int]  # how often each rank came last
     straggler: Straggler | None
+    suspect: Straggler | None = None
 
 
 class RankWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +210,7 @@ class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     waits: list[RankWait]
     set_apart: list[SetApart]
     straggler: Straggler | None
-    suspect: Straggler | None = None  # where meetings are too few to tell a straggler
+    suspect: Straggler | None = None  # where too few meetings tell of a straggler
     replay: RunReplay | None = None
     compared: list[Compared] = []
 
@@ -230,7 +231,8 @@ def run_table(run: Run) -> Lines:
     groups = sorted(run.groups, key=lambda g: (g.id is None, g.id))
     left, late = len(groups) - GROUPS_SHOWN, run.straggler or run.suspect
     excluded = [
-        f"{a.type} {a.number} of {a.group}, the last rank {in_ms(a.skew_ns)} late, which counts nowhere: {a.why}"
+        f"{a.type} {a.number} of {a.group}, {'the last rank' if a.late_rank is None else f'rank {a.late_rank}'} came "
+        f"{in_ms(a.skew_ns)} late, which counts nowhere: {a.why}"
         for a in run.set_apart[:SHOWN]
     ]
     rows = [

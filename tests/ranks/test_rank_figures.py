@@ -409,7 +409,11 @@ def outcomes(late: Sequence[int], members: int) -> Figures:
         ([1] * 2, 2, "suspect"),
         ([1], 2, None),
         ([1, 1, 0], 2, None),
-        ([1] * 13 + [0] * 2, 2, None),
+        ([1] * 13 + [0] * 2, 2, "suspect"),
+        ([1] * 12 + [0] * 8, 2, None),
+        ([3] * 4 + [0] * 2, 4, "suspect"),
+        ([7] * 4 + [5] * 2 + [4], 8, "suspect"),
+        ([7] * 4 + [5] * 2 + [4] * 4, 8, None),
         ([3] * 5, 4, "straggler"),
         ([3] * 4, 4, "suspect"),
         ([3] * 3, 8, "suspect"),
@@ -420,7 +424,7 @@ def outcomes(late: Sequence[int], members: int) -> Figures:
 def test_who_stands_out_is_told_by_the_chance_of_any_member(late: list[int], members: int, told: str | None) -> None:
     found = outcomes(late, members)
     assert (found.straggler is not None, found.suspect is not None) == (told == "straggler", told == "suspect")
-    assert found.groups[0].straggler == found.straggler
+    assert (found.groups[0].straggler, found.groups[0].suspect) == (found.straggler, found.suspect)
     named = found.straggler or found.suspect
     if named is not None:
         assert (named.rank, named.times_late, named.meetings) == (late[0], late.count(late[0]), len(late))
