@@ -67,9 +67,12 @@ _FUSE_ATTENTION: Final = (
 MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
+_FP8: Final = "fp8 where the GPU has it, "
 _MULTIPLIES: Final = (
-    "it multiplies on tensor cores already, so what is left is less to multiply in [code]: fp8 where the GPU has it, "
-    "larger products (one of a batch in place of a loop), sizes that are multiples of 64" + _WHERE
+    "it multiplies on tensor cores already, so what is left is less to multiply in [code]: "
+    + _FP8
+    + "larger products (one of a batch in place of a loop), sizes that are multiples of 64"
+    + _WHERE
 )
 _UNKNOWN: Final = "fewer calls of it, or smaller inputs, in [code]: its name does not tell what it does" + _WHERE
 _LINES: Final = ", and with stacks=True in graphlink.capture in which lines"
@@ -102,6 +105,7 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
         told = ((name == PYTHON, LESS_PYTHON), (odd, SHARED), (in_engine, _HOOKS), (in_range, _LOOK), (makes, _VIEWS))
         todo = next(words for holds, words in (*told, *_by_what_it_does(run, mine, name, share, whose)) if holds)
+        todo = todo.replace(_FP8 * bool(re.search("(?i)fp8|e4m3|e5m2", name)), "")
         unit = "step" if name == PYTHON else "call" if share == "host" else "kernel"
         line = in_function(whose.stack[-1]) if whose and whose.stack else ""
         yield Candidate(

@@ -331,6 +331,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
                 (True, todo + _PIN * pin),
             )
             todo = next(words for holds, words in helps if holds)
+            whom = "copies to the GPU" if todo is _COPIED else whom
         yield Candidate(
             Advice(
                 kind="blocking_sync",

@@ -24,6 +24,7 @@ from graphlink.records import in_function, shortened
 from graphlink.replay.band import Recorded, recorded
 from graphlink.replay.changes import SORT_OF, Changes, TimeChange
 from graphlink.replay.selection import Selection
+from graphlink.replay.syncs import RUNTIME_CALL
 from graphlink.replay.workload import Work, Workload, names_found
 from graphlink.report.summary import Rank, Summary
 from graphlink.tables import least, sums
@@ -71,6 +72,9 @@ AMD: Final = Tools(
 )
 
 
+OTHER: Final = AMD._replace(processes="the tool of its vendor", clocks="the tool of its vendor", starts="")
+
+
 @dataclass(frozen=True)
 class Outputs:
     """What a run has written, of the ranks that advice is for."""
@@ -83,11 +87,13 @@ class Outputs:
 
     @property
     def tools(self) -> Tools:
-        """Return the tools of the vendor of its GPUs."""
+        """Return the tools of the vendor of its GPUs; OTHER where no call is of CUDA or HIP."""
         machines = [rank.machine for rank in ranks_of(self) if rank.machine is not UNSET]
         of_amd = any(each.system.hip or any(name.startswith("AMD") for name in each.gpus) for each in machines)
         older = any(each.capability is not UNSET and each.capability < _AMPERE for each in machines)
-        return AMD if of_amd else BEFORE_AMPERE if older else NVIDIA
+        calls = {part.name for file in self.operations.values() for part in file.parts if part.of.endswith("call")}
+        known = not calls or any(map(RUNTIME_CALL.fullmatch, calls))
+        return AMD if of_amd else BEFORE_AMPERE if older else NVIDIA if known else OTHER
 
     @cached_property
     def selection(self) -> Selection:

@@ -636,6 +636,15 @@ def test_of_rocm_nothing_is_to_do_with_tools_of_cuda(tmp_path: Path) -> None:
     assert "rocm-smi" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
     once = graphlink.link(TRACES / "rocm" / "mi250_minitoy.json.gz", out=tmp_path / "once").advice().advice[0]
     assert "HIP_ENABLE_DEFERRED_LOADING=0" in once.todo and "CUDA" not in once.todo
+    other = graphlink.link(TRACES / "other-devices" / "mtia_inference_rank_0.json.gz", out=tmp_path / "other").advice()
+    todo = {one.kind: one.todo for one in other.advice}
+    assert "the tool of its vendor" in todo["late_starts"] and not any("nvidia-smi" in text for text in todo.values())
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the public traces")
+def test_what_multiplies_in_fp8_is_not_told_to(tmp_path: Path) -> None:
+    told = graphlink.link(TRACES / "deepseek" / "dualpipe_train.json.gz", out=tmp_path / "out").advice().advice[0]
+    assert "multiplies on tensor cores" in told.todo and "fp8 where" not in told.todo
 
 
 @pytest.mark.parametrize(
