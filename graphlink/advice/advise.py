@@ -230,8 +230,8 @@ def in_order(
     first where nothing gains a hundredth (then no work of the rest is worth a faster implementation), or ``most_once``:
     most of the run did, and its other steps do not stand for it. Launches stand behind an op that takes far longer than
     one, behind small collectives, and behind advice ``about`` the main fact, if they gain no more than twice as much;
-    what can go as a whole, a pause or a range beside the training, before both. Work that could be faster stands so
-    behind what makes a rank late. Waits that gain more than the share of time in which GPUs computed nothing,
+    what can go as a whole, a pause or a range beside the training, before both. Work that could be faster and messages
+    stand so behind what makes a rank late. Waits that gain more than the share of time in which GPUs computed nothing,
     ``bare_pct``, stand as launches do: these have as much to compute without them. Messages stand behind stages of a
     pipeline idle for longer, ``stages_pct``."""
 
@@ -248,7 +248,8 @@ def in_order(
     def place(candidate: Candidate) -> tuple[int, float, bool]:
         one, gain, least = candidate.advice, candidate.advice.share_pct, candidate.advice.most_pct or 0
         supposing = candidate.cause == LAUNCHES or (one.kind == "blocking_sync" and gain > bare_pct)
-        ahead = max(heaviest, main * (one.kind not in about)) if supposing else late * (one.kind == "heaviest_work")
+        follows = one.kind in ("heaviest_work", "exposed_communication")
+        ahead = max(heaviest, main * (one.kind not in about)) if supposing else late * follows
         behind = gain <= 2 * ahead  # of heavy work half of its time is the gain
         whole = one.kind == "python_pause" or candidate.cause.startswith(ASIDE)
         places = (

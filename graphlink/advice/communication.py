@@ -115,10 +115,10 @@ def _on_host(run: Outputs) -> str:
         or len(run.ranks) < len(run.summary.ranks)
         or not (meetings := [one for group in whole.groups for one in group.collectives])
     ):
-        return f"{ms(int(run.work.cost_ns[run.work.work == Work.COMM].sum()))} ms on the host (gloo), with its waiting"
+        return f"{ms(int(run.work.cost_ns[run.work.work == Work.COMM].sum()))} ms on the host, with its waiting"
     waited, moved = (ms(sum(getattr(one, name) for one in meetings)) for name in ("wait_ns", "transfer_ns"))
     return (
-        f"on the host (gloo) ranks waited {waited} ms for others, and transfers took {moved} ms, on all ranks "
+        f"on the host ranks waited {waited} ms for others, and transfers took {moved} ms, on all ranks "
         "together, also where other work went on meanwhile"
     )
 

@@ -33,7 +33,6 @@ _LINES: Final = tuple(
         (r"no \.item\(\)", "losses.append(loss.detach())  # and .item() after the last step"),
         (r"cudnn\.benchmark = False", "torch.backends.cudnn.benchmark = False"),
         (r"run it on the GPU", 'model, inputs = model.to("cuda"), inputs.to("cuda")'),
-        (r"async_op=True", "work = torch.distributed.all_reduce(x, async_op=True)"),
     )
 )
 

@@ -49,6 +49,7 @@ MOST_WORKERS: Final = 16  # that are advised
 _ON_DEVICE: Final = (
     "the GPU",
     "no .item(), .cpu(), print or nonzero of device tensors in the step",
+    "",
 )
 _SYNCHRONIZE: Final = (
     "no torch.cuda.synchronize() in the step: record torch.cuda.Event to time it, or to let another stream wait"
@@ -69,10 +70,13 @@ _ON_SENDERS: Final = (
     "the rank that sends",
     "make what that rank does quicker, or move work from its stage to others; more microbatches leave stages less to "
     "wait for; graphlink critical-path DIR --across shows what each wait was for",
+    "what is sent is needed: only the rank that sends can end the wait sooner",
 )
 _ON_RANKS: Final = (
     "other ranks",
-    "send earlier, wait later (async_op=True), give all ranks equal work; graphlink critical-path DIR --across",
+    "equal work for all ranks, on as many free cores; graphlink critical-path DIR --across shows what each wait was "
+    "for; of collectives that your own code calls, begin early and wait late (async_op=True; DDP does so)",
+    "what comes of a collective is needed: only the rank that comes last can end the wait sooner",
 )
 
 
@@ -291,37 +295,36 @@ def _blocked_ns(waits: list[tuple[SyncWait, int, int]]) -> int:
 
 
 def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
-    """Return the ops that wait longest, for a device or, where what they wait for is on none, for messages of other
-    ranks.
-    """
+    """Return the ops that wait longest, for a device or, where what they wait for is on none, for other ranks, whose
+    part is needed."""
     work, device, is_copy = run.work, run.work.column("device"), run.work.work == Work.COPY
     copies_ns, launch_ns = int(work.cost_ns[is_copy].sum()), launch_ns_of(work, launches(work), QUICKEST)
     received = work.per_file(lambda file: file.type) == NodeType.COMM_RECV
     waited, freeing = _waits_of(work), _freeing(run, _allocating(run)[0])
-    receiving = [op for op, waits in waited.items() if 2 * sum(received[last] for _, last, _ in waits) > len(waits)]
-    others_ns = sum(_blocked_ns(waited[op]) for op in receiving[1:])
-    others = f"; {counted(len(receiving) - 1, 'more op')} wait so, {ms(others_ns)} ms" * (len(receiving) > 1)
+    on_host = [op for op, waits in waited.items() if all((device[[*wait.sources]] < 0).all() for wait, *_ in waits)]
+    others_ns = sum(_blocked_ns(waited[op]) for op in on_host[1:])
+    others = f"; {ms(others_ns)} ms in {counted(len(on_host) - 1, 'more op')}" * (len(on_host) > 1)
     for op, waits in [*waited.items()][:MOST_SYNCS]:
-        if op in receiving[1:]:
+        if op in on_host[1:]:
             continue  # one cause: the first says of how many it is
         ns, names = _blocked_ns(waits), {name for wait, *_ in waits for name in wait.names}
         if ns and _blocked_ns([wait for wait in waits if run.uploads[wait[1]]]) >= ONCE * ns:
             continue
         calls = {name for name in names if RUNTIME_CALL.fullmatch(name)}
-        on_device = any((device[list(wait.sources)] >= 0).any() for wait, *_ in waits)
         copied = [(int(work.cost_ns[last]), own_ns) for _, last, own_ns in waits if is_copy[last]]
         copied_ns, for_copies_ns = (sum(column) for column in zip(*copied or [(0, 0)], strict=True))
         line = "".join(
             f", most in {in_function(at)}: {ms(min(took, ns or took))} ms"
             for at, took in waiting_lines(run.operations, op).most_common(1)
         )
-        whom, todo = _ON_DEVICE if on_device else _ON_SENDERS if op in receiving else _ON_RANKS
+        receiving = 2 * sum(received[last] for _, last, _ in waits) > len(waits)
+        whom, todo, why_not = _ON_DEVICE if op not in on_host else _ON_SENDERS if receiving else _ON_RANKS
         often = counted(len(waits), "wait") + " in Python between ops" * (op == PYTHON)
         often += f" ({', '.join(sorted(calls - {op}))})" * bool(calls - {op})
         cause, cause_ns = _most((work.name(last), max(own_ns, 1)) for _, last, own_ns in waits)
         cause, of_it = shortened(cause), ", all" if cause_ns >= ns else f" in all, {ms(cause_ns)} ms of it"
         of_it = f", {ms(ns)} ms{of_it}" * bool(ns)
-        if on_device:
+        if op not in on_host:
             pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls)) or "Pageable" in cause)
             helps = (
                 (_TO_DEVICE.search(cause), _COPIED),
@@ -336,13 +339,14 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
             Advice(
                 kind="blocking_sync",
                 what=f"{cause if op == PYTHON else shortened(op)} makes the host wait for {whom}",
-                evidence=f"{often}{of_it} for {cause}{line}" + (_sent(work, waits) + others if op in receiving else ""),
+                evidence=f"{often}{of_it} for {cause}{line}"
+                + (_sent(work, waits) if receiving else "")
+                + others * (op in on_host),
                 todo=todo,
-                supposed="if the host did not wait there"
-                + ("" if on_device else "; a real change saves less, as the host needs what it waits for"),
-                why_not="what is sent is needed: only the rank that sends can end the wait sooner" * (op in receiving),
+                supposed="if the host did not wait there",
+                why_not=why_not,
             ),
-            None if op in receiving else _without(work, op),
+            None if op in on_host else _without(work, op),
             _ALLOCATOR if op in freeing else COPIES * (2 * copied_ns > copies_ns and 2 * for_copies_ns > ns),
         )
 

@@ -426,19 +426,22 @@ def compiling(selection: Selection) -> Bool:
 def stragglers(run: Outputs) -> Iterator[Candidate]:
     """Return the rank that the others wait for, with the work that takes it longer than them."""
     whole = run.summary.run
-    if whole is None or whole.straggler is None:
+    late = whole and (whole.straggler or whole.suspect)
+    if whole is None or late is None:
         return
-    rank = whole.straggler.rank
+    rank = late.rank
     waited_ns = sum(one.wait_ns for one in whole.waits if one.rank in run.ranks)
     on_gpu = any(one.gpu for one in ranks_of(run))
     look, clock = ("idle", "GPU clock, ") if on_gpu else ("critical-path", "")
     changes, why = slower(run.work, rank)
+    cores = f"free cores for rank {rank}: fewer processes and threads on its host (OMP_NUM_THREADS), or less work; "
     yield Candidate(
         Advice(
             kind="straggler",
             what=f"make rank {rank} arrive on time",
-            evidence=f"{whole.straggler.evidence}; all ranks waited {ms(waited_ns)} ms in communication{why}",
-            todo=f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, {clock}share of work",
+            evidence=f"{late.evidence}; all ranks waited {ms(waited_ns)} ms in communication{why}",
+            todo=cores * (not on_gpu and changes.any)
+            + f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, {clock}share of work",
             supposed="if that took as long as on the other ranks",
             why_not="" if changes.any else "its own work takes no longer than that of the others",
         ),
@@ -448,7 +451,7 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
 
 def slower(work: Workload, rank: int) -> tuple[Changes, str]:
     """Return what makes a rank as the median of the others, and what takes it longer most: by name where those that
-    matter are less than half of the others' work, else by sort.
+    matter are less than half of the others' work, else by sort, with the names told behind it.
 
     Communication is no cause: it holds the waiting for others.
     """
@@ -456,7 +459,8 @@ def slower(work: Workload, rank: int) -> tuple[Changes, str]:
         return Changes(), ""
     family, names = work.names()
     cost_ns = np.where(np.isin(work.work, [*_OWN]), work.cost_ns, 0)
-    for key in (family * len(Work) + work.work, work.work.astype(np.int64)):
+    told: dict[tuple[int, int], str] = {}  # by what it takes there and elsewhere: a sort of one name is told once
+    for named, key in ((True, family * len(Work) + work.work), (False, work.work.astype(np.int64))):
         count = int(key.max()) + 1
         spent = sums(len(work.ranks) * count, work.member * count + key, cost_ns).reshape(-1, count)
         calls = np.bincount(work.member * count + key, cost_ns > 0, spent.size).reshape(-1, count)
@@ -466,9 +470,14 @@ def slower(work: Workload, rank: int) -> tuple[Changes, str]:
         order = np.argsort(-more_ns, kind="stable")
         slower = order[more_ns[order] > _LEAST * more_ns.sum()]
         of_sorts = np.isin(np.arange(len(own_ns)) % len(Work), slower % len(Work))
+        of = {k: (Work(k % len(Work)), names[k // len(Work)] if named else "") for k in slower.tolist()}
+        told = {
+            (int(own_ns[k]), int(usual_ns[k])): shortened(name) or f"{SORT_OF[sort]} work"
+            for k, (sort, name) in [*of.items()][:_FEW]
+            if more_ns[k] > (1 - _MOST) * more_ns.max()
+        } | told
         if more_ns[slower].sum() >= _MOST * more_ns.sum() and 2 * usual_ns[slower].sum() < usual_ns[of_sorts].sum():
             break
-    of = {k: (Work(k % len(Work)), names[k // len(Work)] if len(own_ns) > len(Work) else "") for k in slower.tolist()}
     changes = scaled(
         *(
             (sort, f"^{escaped(name)}$" if name else "", round(float(usual_ns[k] / own_ns[k]), 4))
@@ -481,9 +490,6 @@ def slower(work: Workload, rank: int) -> tuple[Changes, str]:
         for one, (k, (sort, _)) in zip(changes.time, of.items(), strict=True)
     ]
     why = "".join(
-        f"; {shortened(name) or SORT_OF[sort] + ' work'} takes {ms(int(own_ns[k]))} ms there, {ms(int(usual_ns[k]))} "
-        "on the others"
-        for k, (sort, name) in [*of.items()][:_FEW]
-        if more_ns[k] > (1 - _MOST) * more_ns.max()
+        f"; {what} takes {ms(there_ns)} ms there, {ms(usual)} on the others" for (there_ns, usual), what in told.items()
     )
     return replace(changes, time=tuple(time)), why

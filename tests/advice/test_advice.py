@@ -606,13 +606,17 @@ def test_a_bound_is_said_to_be_the_most_that_is_saved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain_pct", "order"),
-    [(20.0, "straggler heaviest_work copies"), (14.0, "heaviest_work copies straggler")],
+    ("kind", "gain_pct", "order"),
+    [
+        ("heaviest_work", 20.0, "straggler heaviest_work copies"),
+        ("heaviest_work", 14.0, "heaviest_work copies straggler"),
+        ("exposed_communication", 20.0, "straggler exposed_communication copies"),
+    ],
 )
-def test_work_that_could_be_faster_stands_behind_a_late_rank_that_gains_half_as_much(
-    gain_pct: float, order: str
+def test_work_and_messages_stand_behind_a_late_rank_that_gains_half_as_much(
+    kind: Kind, gain_pct: float, order: str
 ) -> None:
-    gains: dict[Kind, float] = {"heaviest_work": 30.0, "copies": 18.0, "straggler": gain_pct}
+    gains: dict[Kind, float] = {kind: 30.0, "copies": 18.0, "straggler": gain_pct}
     told = [
         Candidate(Advice(kind=kind, what="", evidence="", todo="", gain_pct=gain), Changes())
         for kind, gain in gains.items()
@@ -1096,13 +1100,19 @@ def test_collectives_whose_results_are_copied_alone_could_be_joined(waits: str, 
     assert _only_copied(hand(nodes), np.array([False, True, False])) is copied
 
 
-def test_a_wait_between_ops_names_what_is_waited_for(tmp_path: Path) -> None:
+def test_a_wait_for_a_collective_is_no_gain_and_stands_behind_the_rank_that_comes_last(tmp_path: Path) -> None:
+    """DDP calls its collectives without waiting: what ends the wait sooner is a rank 3 as quick as the others."""
     ddp = DEMO.parent / "real" / "ddp"
     told = graphlink.link(ddp, out=tmp_path / "out", options=graphlink.Options(timeline="none")).advice()
     (wait,) = [one for one in told.advice if one.kind == "blocking_sync"]
     assert wait.what == "gloo:all_reduce makes the host wait for other ranks"
     assert wait.evidence.startswith("24 waits in Python between ops, ")  # 3 did not block
-    assert wait.command.endswith("--remove-sync 'Python between ops'")
+    assert wait.gain_ns is None and wait.code == "" and "only the rank that comes last" in wait.why_not
+    late = told.advice[0]
+    assert late.kind == "straggler" and late.command.endswith("--scale rank3:host=0.7227")
+    assert "rank 3 arrived last in 4 of 6 collectives" in late.evidence
+    assert "; aten::mm takes 101.228 ms there, 57.844 on the others" in late.evidence
+    assert late.todo.startswith("free cores for rank 3")
 
 
 @pytest.mark.parametrize(
