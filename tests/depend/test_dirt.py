@@ -61,6 +61,7 @@ def steps(random: Random) -> DeviceClock:
 
 
 CLOCKS = {"offset": offset, "drift": drift, "steps": steps}
+EACH_CLOCK = [pytest.param("offset", marks=pytest.mark.long), "drift", "steps"]  # clocks with steps have offsets
 
 
 def uncertain(x: Case) -> Pairs:
@@ -117,7 +118,7 @@ class Counts:
         self.missing += sum(pair[1] not in calls for pair in missing)
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("clock", EACH_CLOCK)
 @pytest.mark.parametrize("programs", [FEW // 2, pytest.param(PROGRAMS, marks=pytest.mark.long)])
 def test_with_rows_exactly_the_true_waits_are_found_whatever_the_clock(
     tmp_path: Path, clock: str, programs: int
@@ -163,7 +164,7 @@ class Inferred:
         assert self.false <= (0.005 if programs > FEW else 0.0065) * self.edges  # of few programs single edges count
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("clock", EACH_CLOCK)
 @pytest.mark.parametrize("programs", [FEW, pytest.param(PROGRAMS, marks=pytest.mark.long)])
 def test_without_rows_little_is_false_whatever_the_clock(tmp_path: Path, clock: str, programs: int) -> None:
     found = Inferred()
@@ -176,7 +177,11 @@ def test_without_rows_little_is_false_whatever_the_clock(tmp_path: Path, clock: 
 
 @pytest.mark.parametrize(
     "dirt",
-    [with_slow_wakeups, with_spins, lambda p: with_spins(with_slow_wakeups(p))],
+    [
+        pytest.param(with_slow_wakeups, marks=pytest.mark.long),
+        pytest.param(with_spins, marks=pytest.mark.long),
+        lambda p: with_spins(with_slow_wakeups(p)),
+    ],
     ids=["wake-ups", "spins", "both"],
 )
 @pytest.mark.parametrize("programs", [FEW // 5, pytest.param(PROGRAMS // 5, marks=pytest.mark.long)])

@@ -133,7 +133,7 @@ class Joined:
     params=[
         pytest.param(
             (name, seq),
-            marks=[pytest.mark.long] if told.world > 16 or (not seq and name not in FEW_WITHOUT_SEQ) else [],
+            marks=[pytest.mark.long] if told.world > 8 or (not seq and name not in FEW_WITHOUT_SEQ) else [],
         )
         for name, (told, _) in FAULTS.items()
         for seq in (True, False)

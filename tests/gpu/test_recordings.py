@@ -46,7 +46,11 @@ def unknown_ns(idle: Idle) -> dict[str, int]:
 
 
 @pytest.mark.skipif(not RECORDINGS, reason="needs the public traces")
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.long if k % 2 == 1 else ()) for k, path in enumerate(RECORDINGS)],
+    ids=[f"{path.parent.name}/{path.name}" for path in RECORDINGS],
+)
 def test_every_recording_adds_up_and_little_is_unknown(path: Path) -> None:
     inputs = [Inputs(kineto=path)]
     if path.suffix == ".sqlite":

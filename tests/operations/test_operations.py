@@ -408,7 +408,11 @@ RECORDINGS = sorted(
 
 
 @pytest.mark.skipif(not RECORDINGS, reason="needs the public traces")
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.long if k % 2 == 0 else ()) for k, path in enumerate(RECORDINGS)],
+    ids=[f"{path.parent.name}/{path.name}" for path in RECORDINGS],
+)
 def test_every_recording_adds_up(path: Path) -> None:
     inputs = [Inputs(kineto=path)]
     if path.suffix == ".sqlite":

@@ -13,7 +13,7 @@ import pytest
 from graphlink.standstill.records import Standstill, Stood
 from graphlink.standstill.standstill import LARGEST
 from tests.depend.programs import linked_of, shape
-from tests.depend.test_dirt import CLOCKS
+from tests.depend.test_dirt import CLOCKS, EACH_CLOCK
 from tests.simulator import (
     DeviceClock,
     Program,
@@ -59,7 +59,9 @@ def training(seed: int) -> Program:
 
 
 @pytest.mark.parametrize("rows", [True, False], ids=["with rows", "without rows"])
-@pytest.mark.parametrize("dirt", [*CLOCKS, *DIRT])
+@pytest.mark.parametrize(
+    "dirt", [*EACH_CLOCK, *(pytest.param(name, marks=pytest.mark.long) for name in [*DIRT][:2]), *[*DIRT][2:]]
+)
 @pytest.mark.parametrize("programs", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_calls_and_threads_are_explained_and_the_rest_is_named(
     tmp_path: Path, dirt: str, rows: bool, programs: int

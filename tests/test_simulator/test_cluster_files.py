@@ -102,10 +102,10 @@ def test_what_is_read_is_what_was_recorded(
     ("faults", "files"),
     [
         ((), {"et": True}),
-        ((), {"et": True, "dialect": "2023"}),
+        pytest.param((), {"et": True, "dialect": "2023"}, marks=pytest.mark.long),
         ((), {"et": True, "dialect": "2021"}),
-        ((), {"et": True, "dialect": "rocm"}),
-        ((), {"cuda_sync": False, "seq": False}),
+        pytest.param((), {"et": True, "dialect": "rocm"}, marks=pytest.mark.long),
+        pytest.param((), {"cuda_sync": False, "seq": False}, marks=pytest.mark.long),
         (FAULTS, {}),
         ((MissingRank(2),), {"dialect": "2026", "suffix": ".json.gz"}),
     ],

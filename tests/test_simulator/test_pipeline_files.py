@@ -46,11 +46,14 @@ def check_summary(summary: Any, stages: int, *expected: str) -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        replace(VISIBLE, steps=2, kernels=2, gather_ns=30_000),
+        pytest.param(replace(VISIBLE, steps=2, kernels=2, gather_ns=30_000), marks=pytest.mark.long),
         replace(SMALL, schedule="ZB-H2", names="zero-bubble", autograd_thread=False),
         replace(VISIBLE, schedule="interleaved", microbatches=6, chunks=2, names="none"),
         replace(SMALL, schedule="GPipe", names="gpipe", losses=(Loss("exposed_communication", 300_000),)),
-        replace(VISIBLE, schedule="ZB-H1", losses=(Loss("host_sync", 300_000, how="device"),)),
+        pytest.param(
+            replace(VISIBLE, schedule="ZB-H1", losses=(Loss("host_sync", 300_000, how="device"),)),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["steps", "zero-bubble", "no ranges", "gpipe", "device sync"],
 )
