@@ -13,6 +13,7 @@ from typing import Any, Final
 from graphlink.choices import CHOICES, MOST_GB_PER_S, Option
 from graphlink.errors import InputError
 from graphlink.output_names import SUMMARY
+from graphlink.records import first_few
 
 
 def count(text: str) -> int:
@@ -87,11 +88,16 @@ def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
     """Return ``<stem>.<rank>.json`` of each rank, ascending; with ``rank`` only of that one.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or none of that rank.
     """
     files = {
         int(number): path for path in folder.glob(f"{stem}.*.json") if (number := path.name.split(".")[1]).isdecimal()
     }
+    if files and rank not in (None, *files):
+        there = first_few(sorted(files), 8)
+        raise InputError(
+            f"holds no {stem}.<rank>.json of rank {rank}, but of {there}", path=folder, todo="name one of these ranks"
+        )
     if rank is not None:
         files = {one: path for one, path in files.items() if one == rank}
     if not files:
@@ -99,6 +105,5 @@ def rank_files(folder: Path, stem: str, rank: int | None) -> dict[int, Path]:
         from graphlink.report.summary import todo_run
 
         refuse_made(folder / SUMMARY)
-        of = "" if rank is None else f" of rank {rank}"
-        raise InputError(f"holds no {stem}.<rank>.json{of}", path=folder, todo=todo_run(folder))
+        raise InputError(f"holds no {stem}.<rank>.json", path=folder, todo=todo_run(folder))
     return dict(sorted(files.items()))

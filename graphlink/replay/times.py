@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from operator import itemgetter
+from difflib import get_close_matches
 from typing import Final
 
 import numpy as np
@@ -104,7 +104,7 @@ def _meant(work: Workload, change: TimeChange, named: Bool) -> str:
         sorts = ", ".join(Work(sort).name.lower() for sort in np.unique(work.work[named]).tolist())
         return f"what it finds is of sort {sorts}; {_NAMES}"
     words, pattern = [] if change.sort else [*SORTS], "" if change.name is None else change.name.pattern
-    like = closest(words, pattern) or closest(work.names()[1], pattern)
+    like = get_close_matches(pattern, words) or closest(work.names()[1], pattern)
     return f"did you mean {' or '.join(map(shortened, like))}? {_NAMES}" if like else _NAMES
 
 
@@ -198,10 +198,10 @@ def _launches(draft: Draft, selection: Selection, change: TimeChange, launch_ns:
 
 
 def closest(names: Iterable[str], text: str) -> list[str]:
-    """Return the three names that have most pieces of ``text`` in them, whatever the case, of equal ones the shortest.
-    Linear in names.
+    """Return the three names that have most pieces of ``text`` in them, half of them or more, whatever the case, of
+    equal ones the shortest. Linear in names.
     """
-    lower = text.lower()
+    lower = text.lower().strip("^$")
     pieces = {lower[k : k + _PIECE] for k in range(len(lower) - _PIECE + 1)}
     scored = ((-sum(piece in name.lower() for piece in pieces), len(name), name) for name in names)
-    return [name for _, _, name in heapq.nsmallest(3, filter(itemgetter(0), scored))]
+    return [name for score, _, name in heapq.nsmallest(3, scored) if score and -2 * score >= len(pieces)]

@@ -82,7 +82,7 @@ def test_a_folder_without_the_files_and_a_rank_that_is_not_there_are_refused(
 ) -> None:
     assert main(["ops", str(tmp_path)]) == 1
     assert main(["ops", str(folder), "--rank", "7"]) == 1
-    assert "holds no ops.<rank>.json of rank 7" in capsys.readouterr().err
+    assert "holds no ops.<rank>.json of rank 7, but of 0" in capsys.readouterr().err
 
 
 def test_a_run_without_device_ops_has_its_host_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

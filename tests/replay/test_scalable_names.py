@@ -146,4 +146,5 @@ def test_the_closest_names_have_most_of_the_text() -> None:
     names = ["aten::view", "aten::view_as", "aten::mm", "relu", "gemm_64"]
     assert closest(names, "aten::vew") == ["aten::view", "aten::view_as", "aten::mm"]
     assert closest(names, "^GEMN$") == ["gemm_64"]
+    assert closest(["aten::gather"], "nothere") == []  # where most pieces are others
     assert closest(names, "xyz") == closest(names, "re") == closest([], "relu") == []

@@ -266,11 +266,11 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
     runs = _runs(files, len(again) > 1, max(map(len, of_rank.values())))
     if runs is None:
         first, second = of_rank[again[0]][:2]
-        more = f"; of {len(again) - 1:,} more ranks there are several, too" if len(again) > 1 else ""
+        more = f"; several are also of rank {first_few(again[1:], _MOST_COPIES)}" if len(again) > 1 else ""
         raise InputError(
             f"is of rank {again[0]}, as is {first.path}{more}",
             path=second.path,
-            todo=f"give one of the {what} of a rank, without the copy",
+            todo=f"give one of the {what} of each rank: a folder of one run, or files by --kineto and --et",
         )
     apart_by, sets = runs
     (one, ones), (other, others), *_ = sets.items()
