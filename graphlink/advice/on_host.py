@@ -155,7 +155,7 @@ def launch_bound(run: Outputs) -> Iterator[Candidate]:
         + f"; {short} of the kernels take less time than the quickest launch",
         todo="CUDA graphs (torch.cuda.graph, torch.compile(mode='reduce-overhead')) of each step, or of what lies "
         "between waits: shapes have to be the same each time, and a graph keeps its memory",
-        supposed="if each step, or each part of it between what no graph can hold, were one launch of a CUDA graph",
+        supposed="if each step were one launch of a CUDA graph; where none can hold all of it, each part between",
     )
     yield Candidate(idle, Changes(cuda_graph=(GraphChange(auto=True),)), LAUNCHES)
     yield Candidate(

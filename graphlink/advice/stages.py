@@ -64,8 +64,8 @@ def stages(run: Outputs) -> Iterator[Candidate]:
         if count and (took_ns := provided("answers", "makespans")(file, count, 2 * count)):
             computed = (
                 f"; graphlink bubbles DIR --schedule {pipeline.schedule.lower()} --microbatches {2 * count} computes "
-                f"{ms(took_ns[1])} ms, half of it for as many samples if half a microbatch takes half its time, where "
-                f"{count} take {ms(took_ns[0])}"
+                f"{ms(took_ns[1])} ms where {count} take {ms(took_ns[0])}: half of it for as many samples, if half a "
+                "microbatch takes half its time"
             )
     if cause == "rest":
         cause = max(causes.keys() & _TODO.keys(), key=causes.__getitem__, default="schedule")

@@ -442,7 +442,7 @@ def stragglers(run: Outputs) -> Iterator[Candidate]:
             evidence=f"{late.evidence}; all ranks waited {ms(waited_ns)} ms in communication{why}",
             todo=cores * (not on_gpu and changes.any)
             + f"compare graphlink {look} DIR --rank {rank} with another rank: data, host, {clock}share of work",
-            supposed="if that took as long as on the other ranks",
+            supposed=f"if rank {rank} took no longer than the other ranks",
             why_not="" if changes.any else "its own work takes no longer than that of the others",
         ),
         changes if changes.any else None,

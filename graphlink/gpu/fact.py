@@ -76,7 +76,7 @@ def once_fact(ranks: Sequence[Any]) -> str:
     )
     return (
         f"{percent(took_ns, whole_ns)} of {paths}, {time(took_ns)} of {time(whole_ns)}, went into {into}. Record more "
-        f"steps, after a warm-up, to see what takes long each time: all else took {time(whole_ns - took_ns)} here, and "
+        f"steps, after a warm-up, to see what takes long each time. All else took {time(whole_ns - took_ns)} here; "
         "gains are per cent of the whole."
     )
 
@@ -188,7 +188,7 @@ def _not_known(ranks: Sequence[Any], devices: Sequence[Any], who: str) -> Words:
     return [
         f"What {who} did in ",
         _share_of(causes["unknown"], whole, "unknown"),
-        f" of {time(whole)} is not known: no work is recorded there, nor why. ",
+        f" of {time(whole)} is not known: the recording shows no work there, and no reason. ",
     ]
 
 

@@ -104,7 +104,7 @@ def communication(
     groups = Groups(linked.trace, linked.et, every, known)
     typed = _Typing(groups)
     ops = typed.table(linked, _device_rows(linked, calls, comm, bare), on_host)
-    uncounted = "a COMP_NODE whose time counts as communication"
+    uncounted = "written as COMP_NODE, and its time counts as communication"
     doubtful = _doubtful(linked.trace, may_be)
     of_cause = {
         "ET and Kineto trace differ on a process group, Kineto holds": [

@@ -147,9 +147,9 @@ def _kept(files: Mapping[int, Graph], changes: Changes) -> list[str]:
     if most <= KEPT_SHARE:
         return []
     return [
-        f"{' and '.join(name + 's' for name in names)} stay as recorded, on rank {rank} {100 * most:.0f} % of its "
-        "time, those of all threads and streams added up: what was awaited there may change as well, such as another "
-        "rank whose messages are not recorded"
+        f"{' and '.join(name + 's' for name in names)} stay as recorded ({100 * most:.0f} % of the time of rank "
+        f"{rank}, all threads and streams added up): what was awaited there may change as well, such as another rank "
+        "whose messages are not recorded"
     ]
 
 

@@ -72,7 +72,7 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
         whole = self.whole
         if 100 * whole.ns < measured_ns:
             return "hardly anything waited"
-        guess = "; what a change of the others saves is a guess" if float(whole.explained) < GOAL_PCT else ""
+        guess = "; what a change of the others saves is not known" if float(whole.explained) < GOAL_PCT else ""
         return f"{whole.explained} % of {ms(whole.ns)} ms of waits (calls, threads and streams) are explained{guess}"
 
     @property

@@ -79,7 +79,8 @@ def test_a_run_most_of_which_has_no_work_says_so() -> None:
 
 def test_what_is_not_known_comes_first() -> None:
     assert said(rank(compute=10, idle_unknown=80, idle_python=10)) == (
-        "What the GPU did in 80.0 % of 100 ms is not known: no work is recorded there, nor why. As recorded, the GPU "
+        "What the GPU did in 80.0 % of 100 ms is not known: the recording shows no work there, and no "
+        "reason. As recorded, the GPU "
         "spends 90.0 % of 100 ms idle: the recording does not tell (unknown, 88.9 % of the idle time); "
         "10.0 % computing."
     )
@@ -196,8 +197,8 @@ def test_what_came_once_stands_first_where_it_is_most() -> None:
     assert said(rank(compute=97, idle_python=3, once=[30, 20])) == fact
     assert said(rank(compute=97, idle_python=3, once=[31, 20])) == (
         "51.0 % of the critical path, 51.0 ms of 100 ms, went into calls that took long once in this recording, such as "
-        "op0 (31.0 ms), op1 (20.0 ms). Record more steps, after a warm-up, to see what takes long each time: all else took "
-        f"49.0 ms here, and gains are per cent of the whole. {fact}"
+        "op0 (31.0 ms), op1 (20.0 ms). Record more steps, after a warm-up, to see what takes long each time. All else took "
+        f"49.0 ms here; gains are per cent of the whole. {fact}"
     )
     several = said(rank(compute=100, once=[90]), rank(1, compute=100, once=[20]))
     assert several.startswith("55.0 % of the critical paths of 2 ranks, 110 ms of 200 ms, went into")

@@ -382,7 +382,7 @@ def test_kernels_of_libraries_that_communicate_are_communication_under_their_own
     got = beside("void dpsk::ep::internode::combine<false, 8>(int4*)")
     assert [(n.kind, n.name) for n in listed(got.ops)] == [(CommKind.UNKNOWN, "dpsk::ep::internode::combine")]
     assert got.warnings == (
-        "communication without parameters or group, a COMP_NODE whose time counts as communication: 1 x "
+        "communication without parameters or group, written as COMP_NODE, and its time counts as communication: 1 x "
         "dpsk::ep::internode::combine",
     )
 
