@@ -291,7 +291,9 @@ def _within(
     order = in_order(np.flatnonzero(ends), mark, pending.until_ns)
     last = order[np.append(mark[order][1:] != mark[order][:-1], True)] if len(order) else order
     until_ns, owner = pending.until_ns[last], marks.owner[mark[last]]
-    from_ns = np.maximum(pending.from_ns[last], marks.at_ns[mark[last]])
+    asked_ns = np.sort(pending.from_ns)
+    asked_ns = asked_ns[np.searchsorted(asked_ns, until_ns, side="right") - 1]  # who asks for the next one still works
+    from_ns = np.maximum(asked_ns, marks.at_ns[mark[last]])
     asleep = pending.elsewhere[last] & (until_ns - from_ns >= ASLEEP_NS)
     after_ns = following[last] - until_ns
     told = _in_wait_range(linked, el, owner) | np.isin(following[last], reduced)

@@ -123,6 +123,18 @@ def test_a_send_whose_thread_was_held_left_when_it_usually_does() -> None:
     assert graph.duration_ns[part].tolist() == [4_985_000]
 
 
+def test_an_op_that_asks_for_a_collective_late_has_not_waited_before() -> None:
+    """Its thread may have lost its core; a wait from its begin would let the second collective begin as early."""
+    build = made(
+        Host("c10d::allreduce_", 10, 40, rf_id=2),
+        Host("c10d::allreduce_", 50, 710, rf_id=4),
+        gloo("all_reduce", 30, 700, tid=8)._replace(rf_id=3),
+        gloo("all_reduce", 600, 900, tid=9)._replace(rf_id=5),
+        Host("after", 910, 1900, rf_id=6),
+    )
+    assert waits(build) == [(690, 100), (890, 190)]  # from the first row on
+
+
 def test_of_several_that_end_in_one_stretch_the_last_counts() -> None:
     build = made(Host("a", 0, 10), gloo("recv", 5, 70), gloo("recv", 6, 100), Host("after", 110, 300))
     assert waits(build) == [(100, 90)]
