@@ -51,7 +51,7 @@ def gpu_time(found: Found) -> Section | None:
     """Return the section; None without GPUs."""
     if not found.has_gpus:
         return None
-    devices = [(rank, one) for rank in found.ranks for one in rank.gpu]
+    devices = [(rank, one.counting()) for rank in found.ranks for one in rank.gpu]
     shown = [pair for pair in devices if pair[0].rank in found.told] if len(devices) > MOST_BARS else devices
     parts: list[Part] = []
     if len(devices) > len(shown):
@@ -98,7 +98,9 @@ def _bars(devices: Sequence[tuple[Rank, DeviceTime]], found: Found, every: int) 
     return Bars(
         "gpu-by-rank",
         f"GPU time by rank{f', {len(devices)} of {every}' * (every > len(devices))}",
-        "From the first to the last op of each GPU, the most idle first. After compute, communication and copies: "
+        "From the first to the last op of each GPU, the most idle first"
+        + ", without waiting that is excluded" * any(one.excluded_ns for rank in found.ranks for one in rank.gpu)
+        + ". After compute, communication and copies: "
         "why it was idle.",
         bars,
     )
@@ -151,8 +153,8 @@ def _busy(gpus: Sequence[DeviceTime]) -> list[str]:
 
 def _devices(found: Found) -> Table:
     every = entries(found.ranks, "gpu")
-    every.sort(key=lambda entry: -(entry[-1].idle_ns / (entry[-1].whole_ns or 1)))
-    gpus = [gpu for *_, gpu in every]
+    every.sort(key=lambda entry: -(entry[-1].idle_ns / (entry[-1].idle_share[1] or 1)))
+    gpus = [gpu.counting() for *_, gpu in every]
     ranks = column("rank", "number", [rank.rank for _, rank, _ in every])
     known = [
         name for name in ("est_sm_efficiency", "hidden_share") if any(getattr(gpu, name) is not UNSET for gpu in gpus)

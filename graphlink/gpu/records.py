@@ -131,6 +131,12 @@ class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = UNSET
 
+    def counting(self) -> DeviceTime:
+        """Return the device without its waiting that is excluded, as if that had not been."""
+        ns = self.excluded_ns or 0
+        less = {"to_ns": self.to_ns - ns, "comm_ns": self.comm_ns - ns, "exposed_comm_ns": self.exposed_comm_ns - ns}
+        return msgspec.structs.replace(self, **less, excluded_ns=UNSET)
+
     @property
     def whole_ns(self) -> Annotated[int, figure(means="gpu_time")]:
         return self.to_ns - self.from_ns

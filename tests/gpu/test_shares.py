@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu.page import _devices
 from graphlink.gpu.records import DeviceTime
 from graphlink.gpu.table import spent
 from graphlink.gpu.time import gpu_time
@@ -132,6 +134,20 @@ def test_what_a_kernel_waited_in_what_is_excluded_counts_where_nothing_computes(
     assert found.steps[0].gpu[0].excluded_ns == 3_000
     assert spent(found.gpu) == Counter(compute_ns=60_000, exposed_comm_ns=90_000)
     assert gpu_time(graph, x, comm).gpu[0].excluded_ns is UNSET
+    counting = found.gpu[0].counting()
+    assert (counting.whole_ns, counting.exposed_comm_ns, counting.idle_share) == (150_000, 90_000, (0, 150_000))
+
+
+def test_the_page_shows_and_orders_gpus_by_what_counts() -> None:
+    """Of the first GPU 20 % of all its time were idle, but 60 % of what counts."""
+    parts = {"from_ns": 0, "to_ns": 900, "exposed_copy_ns": 0, "copy_ns": 0, "idle_by_cause_ns": {}, "device": 0}
+    gpus = [
+        DeviceTime(**parts, compute_ns=120, exposed_comm_ns=600, comm_ns=600, idle_ns=180, excluded_ns=600),
+        DeviceTime(**parts, compute_ns=300, exposed_comm_ns=240, comm_ns=240, idle_ns=360),
+    ]
+    ranks = [SimpleNamespace(rank=number, gpu=[gpu]) for number, gpu in enumerate(gpus)]
+    shown = _devices(SimpleNamespace(ranks=ranks))
+    assert [[row.cells[0].value, row.cells[2].value] for row in shown.rows] == [[0, 300], [1, 900]]
 
 
 @pytest.mark.parametrize(
