@@ -26,7 +26,7 @@ from graphlink.errors import UsageError
 from graphlink.graph_model import EdgeKind, Groups
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.patterns import END, LOADER
-from graphlink.records import ms
+from graphlink.records import first_few, ms
 from graphlink.replay.assumptions import made
 from graphlink.replay.changes import LoaderChange
 from graphlink.replay.draft import NewEdges, outermost, rewired
@@ -42,6 +42,7 @@ MOST_BATCHES: Final = 100_000  # that are gone through for it, but for two windo
 MOST_BATCH_NS: Final = 1 << 50
 MOST_TURNS: Final = 6  # windows over which a mean is taken where they differ, at most
 FULL: Final = 0.1  # share of the window that the main thread waits, from which the loader counts as what it waits for
+_SHOWN: Final = 2  # loaders of which is told what they do: those of ranks are mostly alike
 _OWN: Final = re.compile(r"enumerate\(DataLoader\)#")
 BY_WORKERS: Final = "_MultiProcessing"
 
@@ -112,7 +113,7 @@ def with_workers(
     runs = [_Run(batches, np.maximum(ns, 0), change) for batches, ns in zip(moving.loaders, bare_ns, strict=True)]
     out = _settled(_apart(work, moving, change), runs, groups)
     played = _play(out, groups)
-    what = "; ".join(_done(run, recorded, played) for run in runs)
+    what = first_few([_done(run, recorded, played) for run in runs], _SHOWN, "; ")
     if not all(map(np.array_equal, took_ns, bare_ns)):
         what += "; ops of workers without what recording cost them"
     grown_ns = int((out.cost_ns - work.cost_ns).sum())
@@ -368,10 +369,9 @@ def _done(run: _Run, recorded: Played, played: Played) -> str:
     count, (asked, taken) = len(run.took_ns), run.batches.asked_taken(played)
     was = run.batches.asked_taken(recorded)[1]
     often = f", takes one every {ms(_every_ns(taken))} ms (before: {ms(_every_ns(was))} ms)" if count > 1 else ""
-    return (
-        f"{run.batches.name.split('.')[0]}: {count:,} batches of {ms(float(np.median(run.took_ns)))} ms (median), its "
-        f"thread waits {ms(float((taken - asked).mean()))} ms for one{often}"
-    )
+    batches = f"{count:,} batch{'es' * (count > 1)} of {ms(float(np.median(run.took_ns)))} ms (median)"
+    waits = f"its thread waits {ms(float((taken - asked).mean()))} ms for one"
+    return f"{run.batches.name.split('.')[0]}: {batches}, {waits}{often}"
 
 
 def _every_ns(taken_ns: I64) -> float:
