@@ -65,14 +65,6 @@ class Schedule:
             return Phase.WARMUP
         return Phase.LAST if at == length - 1 else Phase.RECORD
 
-    def next_busy(self, step: int) -> int:
-        """Return the first step from this one on that is not off; ``NEVER`` where none is."""
-        length = self.wait + self.warmup + self.active
-        cycle, at = divmod(step, length)
-        if self.repeat and cycle >= self.repeat:
-            return NEVER
-        return max(step, cycle * length + self.wait) if at < self.wait else step
-
 
 def schedule_of(steps: int | None, schedule: Callable[[int], Any] | None) -> Callable[[int], Phase]:
     """Return a schedule. ``steps``: as many after one that is left out and one of warm-up; ``schedule``: ours, or of
@@ -137,7 +129,6 @@ class Capture:
         self._hooks = None if hooks is None else check_names(hooks)
         self._on = False
         self._step = 0
-        self._wake = 0  # the step from which on the schedule has to be asked
         self._phase = Phase.OFF
         self._recording: Recording | None = None  # ready, open, or closed and not yet written
         self._ended = ""
@@ -176,8 +167,7 @@ class Capture:
                 if len(self._bare_ns) == _BARE and self.reports:
                     self._safely(self._tell_bare)
             self._step += 1
-            if self._step >= self._wake:
-                self._safely(self._move)
+            self._safely(self._move)
             self._began_ns = time.perf_counter_ns()
 
     def stop(self) -> None:
@@ -192,7 +182,7 @@ class Capture:
     def _start(self) -> None:
         self._finish("dump")
         _speak()
-        self._on, self._step, self._wake, self._began_ns = True, 0, 0, 0
+        self._on, self._step, self._began_ns = True, 0, 0
         self._bare_ns.clear()
         atexit.register(self._at_exit)
         if self._cuspy:
@@ -221,8 +211,6 @@ class Capture:
                 self._sync_timeout_s = None  # ranks for which it waited did not come
         elif phase is Phase.WARMUP:
             self._ready()
-        elif isinstance(self._phase_of, Schedule):  # another cannot tell
-            self._wake = self._phase_of.next_busy(self._step)
 
     def _ready(self) -> Recording:
         if self._recording is None:

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from graphlink.capture.session import NEVER, Phase, Schedule, schedule_of
+from graphlink.capture.session import Schedule, schedule_of
 from graphlink.errors import UsageError
 
 SCHEDULES = [
@@ -26,13 +26,6 @@ def test_phases_are_those_of_pytorch(schedule: Schedule) -> None:
         )
     ours, taken = schedule_of(None, schedule), schedule_of(None, theirs)
     assert [ours(step) for step in range(40)] == [taken(step) for step in range(40)]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_the_next_busy_step_is_the_first_that_is_not_off(schedule: Schedule) -> None:
-    for step in range(30):
-        plain = next((later for later in range(step, 200) if schedule(later) is not Phase.OFF), NEVER)
-        assert schedule.next_busy(step) == plain
 
 
 def test_steps_leave_out_the_first_and_warm_up_on_the_second() -> None:
