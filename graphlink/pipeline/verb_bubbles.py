@@ -7,21 +7,21 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.choices import Option, VerbOptions
 from graphlink.cli.arguments import RUN_DIR, between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
-from graphlink.records import Lines, Table, first_few, joined, like_it, ms, plain, shortened
+from graphlink.records import Lines, Table, first_few, joined, like_it, ms, shares_words, shortened
 from graphlink.tables import grouped
 
 if TYPE_CHECKING:
-    from graphlink.pipeline.file import Bubbles, IdleEntry
-    from graphlink.pipeline.records import Other, Searched, StepTime
+    from graphlink.pipeline.file import Bubbles
+    from graphlink.pipeline.records import Other, Searched, StepEntry, StepTime
 
 MOST: Final = 10_000
 _RATED: Final = ("bubble_rate_makespan", "bubble_rate_zb")
@@ -130,7 +130,7 @@ def bubbles(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def report(file: Bubbles, top: int) -> list[list[str]]:
+def report(file: Bubbles, top: int) -> list[Lines]:
     """Return the blocks of the report."""
     blocks = [_head(file), _stages(file), _longest(file, top) if top else [], _theory(file), _notes(file)]
     return [block for block in blocks if block]
@@ -150,19 +150,18 @@ def what_if(file: Bubbles, offer: Other) -> Lines:
         ("per microbatch", _per(computed_ns, offer.microbatches), _per(measured_ns, recorded.microbatches)),
     ]
     rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATED]
-    first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = sized(offer.stages, offer.microbatches, offer.chunks)
     like = f"; --schedule {recorded.schedule.lower()} --microbatches {recorded.microbatches} computes these likewise"
     return [
         f"what if: {offer.schedule}, {size}, on the measured times of a step",
-        *(f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows),
+        Table([(name, computed, f"(measured {said})") for name, computed, said in rows], align="<>"),
         f"    {offer.microbatches:,} microbatches at their median times, without jitter and host; measured are "
         f"{recorded.microbatches:,}, with both{like * (recorded.schedule != 'unknown')}",
         f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}",
         "    of one microbatch in one rank's share of the model",
         *([] if offer.searched is UNSET else _searched(offer.searched)),
         *([] if offer.step is UNSET else _step(offer.step, offer.microbatches, recorded.microbatches)),
-        *(f"  assumed: {plain(text)}" for text in offer.assumed),
+        *(f"  assumed: {text}" for text in offer.assumed),
     ]
 
 
@@ -222,7 +221,7 @@ def _searched(found: Searched) -> Lines:
     ]
 
 
-def _head(file: Bubbles) -> list[str]:
+def _head(file: Bubbles) -> Lines:
     from msgspec import UNSET
 
     from graphlink.pipeline.file import FORMULAS
@@ -230,10 +229,7 @@ def _head(file: Bubbles) -> list[str]:
 
     pipeline, definition = file.pipeline, file.definition
     steps = [s.number for s in file.steps]
-    lines = [
-        shape(pipeline),
-        *([f"  nearest schedule: {plain(pipeline.nearest)}"] if pipeline.nearest is not UNSET else []),
-    ]
+    nearest = [f"  nearest schedule: {pipeline.nearest}"] if pipeline.nearest is not UNSET else []
     spans = first_few([ms(step.end_ns - step.start_ns) for step in file.steps], 8)
     numbered = (
         f"step {steps[0]}"
@@ -242,38 +238,37 @@ def _head(file: Bubbles) -> list[str]:
         if steps
         else "no step"
     )
-    lines.append(
+    rates = [(name, getattr(definition, name)) for name in FORMULAS]
+    of_ranks = (r"(all |\()stages\b", r"\1ranks") if pipeline.chunks > 1 else ("", "")
+    return [
+        shape(pipeline),
+        *nearest,
         f"  {numbered}, makespan {spans or '-'} ms; communication is no work (exposed_communication: stages idle for "
-        "transfers alone); the optimizer is outside"
-    )
-    for name in FORMULAS:
-        rate = getattr(definition, name)
-        formula = rate.formula if pipeline.chunks == 1 else re.sub(r"(all |\()stages\b", r"\1ranks", rate.formula)
-        lines.append(f"  {name:<20}  {_rate(rate.value)}  {formula}")
-    return lines
-
-
-def _stages(file: Bubbles) -> list[str]:
-    """Return a row per rank, with its stages: work, idle, and each cause that took any time, ``unknown`` always."""
-    causes = [c for c in file.pipeline.causes_ns if c == "unknown" or file.pipeline.causes_ns[c]]
-    wide = {c: max(len(c), len(ms(file.pipeline.causes_ns[c]))) for c in causes}
-    stages = _numbers(file)
-    lines = [
-        f"idle time by {'stage' if file.pipeline.chunks == 1 else 'rank'}, ms",
-        f"  {'rank':>5} {'stage':>5}  {'work':>12}  {'idle':>12} {'share':>7}  "
-        + "  ".join(f"{c:>{wide[c]}}" for c in causes),
+        "transfers alone); the optimizer is outside",
+        Table([(name, _rate(rate.value), re.sub(*of_ranks, rate.formula)) for name, rate in rates]),
     ]
-    for entry in file.stages:
-        shown = {str(name): ms(ns) for name, ns in entry.idle_ns.items()}
-        cells = "  ".join(f"{shown.get(c, '-'):>{wide[c]}}" for c in causes)
-        lines.append(
-            f"  {entry.rank:>5} {stages[entry.rank]:>5}  {_idle(entry.work_ns, entry.lost_ns)}  {cells}".rstrip()
-        )
-    idle = sum(file.pipeline.causes_ns.values())
-    work = sum(entry.work_ns for entry in file.stages)
-    whole = "  ".join(f"{ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
-    parts = "  ".join(f"{_percent(file.pipeline.causes_ns[c], idle):>{wide[c]}}" for c in causes)
-    return [*lines, f"  {'all':>11}  {_idle(work, idle)}  {whole}", f"  {'of the idle time':<49}{parts}"]
+
+
+def _stages(file: Bubbles) -> Lines:
+    """Return a row per rank, with its stages: work, idle, and each cause that took any time, ``unknown`` always."""
+    of_all, stages = file.pipeline.causes_ns, _numbers(file)
+    causes = [cause for cause, ns in of_all.items() if cause == "unknown" or ns]
+    idle, work = sum(of_all.values()), sum(entry.work_ns for entry in file.stages)
+    rows = [
+        (str(one.rank), stages[one.rank], *_idle(one.work_ns, one.lost_ns), *_by_cause(one.idle_ns, causes))
+        for one in file.stages
+    ]
+    rows.append(("all", "", *_idle(work, idle), *_by_cause(of_all, causes)))
+    head = ("rank", "stage", "work", "idle", "share", *causes)
+    return [
+        f"idle time by {'stage' if file.pipeline.chunks == 1 else 'rank'}, ms",
+        Table(rows, head, ">" * len(head), spare=("stage", "share", "work")),
+        f"  of the idle time: {shares_words(of_all, idle) or 'nothing'}",
+    ]
+
+
+def _by_cause(idle_ns: Mapping[Any, int], causes: Sequence[str]) -> list[str]:
+    return [ms(idle_ns[cause]) if cause in idle_ns else "-" for cause in causes]
 
 
 def _numbers(file: Bubbles) -> dict[int, str]:
@@ -282,36 +277,37 @@ def _numbers(file: Bubbles) -> dict[int, str]:
     return {entry.rank: first_few(sorted({*each.get(entry.rank, [entry.stage])}), 3) for entry in file.stages}
 
 
-def _idle(work_ns: int, idle_ns: int) -> str:
-    return f"{ms(work_ns):>12}  {ms(idle_ns):>12} {_percent(idle_ns, work_ns + idle_ns):>7}"
+def _idle(work_ns: int, idle_ns: int) -> tuple[str, str, str]:
+    return ms(work_ns), ms(idle_ns), _percent(idle_ns, work_ns + idle_ns)
 
 
-def _longest(file: Bubbles, top: int) -> list[str]:
-    from msgspec import UNSET
+def _longest(file: Bubbles, top: int) -> Lines:
+    from graphlink.figures import column, columns, table
+    from graphlink.pipeline.file import IdleEntry
 
     inside = [e for e in file.idle if e.cause != "optimizer_sync"]
     if not inside:
         return ["no idle intervals"]
-    starts, stages = {s.number: s for s in file.steps}, _numbers(file)
-    order = sorted(inside, key=lambda e: (e.start_ns - e.end_ns, e.start_ns, e.rank))[:top]
-    lines = [
-        f"longest idle intervals ({len(order)} of {len(inside):,})",
-        f"  {'ms':>11}  {'of its step':>11}  {'rank':>5} {'stage':>5} {'step':>5}  {'from ms':>11}  {'cause':<21}  "
-        "evidence",
-    ]
+    by_number: dict[Any, StepEntry] = {s.number: s for s in file.steps}
+    numbers = _numbers(file)
+    order = sorted(inside, key=lambda e: (-e.duration_ns, e.start_ns, e.rank))[:top]
+    pairs = [(e, by_number.get(e.step)) for e in order]
+    shown = columns(
+        IdleEntry,
+        order,
+        "duration_ns",
+        column("of its step", "part", [(e.duration_ns, s.end_ns - s.start_ns) if s else None for e, s in pairs]),
+        "rank",
+        column("stage", "word", [numbers.get(e.rank, str(e.stage)) for e in order]),
+        column("step", "number", [e.step for e in order]),
+        column("from", "ns", [e.start_ns - s.start_ns if s else None for e, s in pairs]),
+        "cause",
+        column("evidence", "word", [shortened(e.evidence, _TEXT, 37) for e in order]),
+    )
+    return [f"longest idle intervals ({len(order)} of {len(inside):,})", table(shown)]
 
-    def line(e: IdleEntry) -> str:
-        step = None if e.step is UNSET else starts.get(e.step)
-        share = _percent(e.end_ns - e.start_ns, step.end_ns - step.start_ns) if step else "-"
-        since = ms(e.start_ns - step.start_ns) if step else "-"
-        place = f"{e.rank:>5} {stages.get(e.rank, str(e.stage)):>5} {'-' if e.step is UNSET else e.step:>5}"
-        why = shortened(plain(e.evidence), _TEXT, 37)
-        return f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {why}".rstrip()
 
-    return [*lines, *map(line, order)]
-
-
-def _theory(file: Bubbles) -> list[str]:
+def _theory(file: Bubbles) -> Lines:
     from msgspec import UNSET, structs
 
     from graphlink.figures import declared
@@ -324,17 +320,18 @@ def _theory(file: Bubbles) -> list[str]:
         unknown = f"the schedule is unknown: the order is not on all ranks, in all steps, that of one of {names}"
         why = unknown if pipeline.schedule == "unknown" else "this run gives too little to compute it"
         return [f"theory against measured: none, as {why}"]
-    parts = pipeline.theory.parts_ns
-    whole = parts.measured
-    lines = ["theory against measured: what the idle time is made of"]
-    for name, ns in structs.asdict(parts).items():
-        about = "" if name == "measured" else f"  {declared(PartsNs, name).text}"
-        lines.append(f"  {name:<13}  {ms(ns):>12} ms  {_percent(ns, whole):>8}{about}")
+    parts = structs.asdict(pipeline.theory.parts_ns)
+    about = {name: declared(PartsNs, name).text for name in parts} | {"measured": ""}
+    rows = [(name, f"{ms(ns)} ms", _percent(ns, parts["measured"]), about[name]) for name, ns in parts.items()]
     rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATED)
-    return [*lines, f"  the schedule itself: {rates}"]
+    return [
+        "theory against measured: what the idle time is made of",
+        Table(rows, align="<>>"),
+        f"  the schedule itself: {rates}",
+    ]
 
 
-def _notes(file: Bubbles) -> list[str]:
+def _notes(file: Bubbles) -> Lines:
     from msgspec import UNSET
 
     from graphlink.report.summary import alike
@@ -343,10 +340,10 @@ def _notes(file: Bubbles) -> list[str]:
     waited = "" if sync is UNSET else f", optimizer_sync {ms(sync)} ms"
     unseen = ", ".join(file.definition.causes_not_seen)
     left_out = [
-        f"rank {rank} left out: {', '.join(f'{plain(reason)} {n:,}' for reason, n in sorted(reasons.items()))}"
+        f"rank {rank} left out: {', '.join(f'{reason} {n:,}' for reason, n in sorted(reasons.items()))}"
         for rank, reasons in file.left_out.items()
     ]
-    said = [*left_out, *(f"warning: {plain(text)}" for text in file.warnings)]
+    said = [*left_out, *(f"warning: {text}" for text in file.warnings)]
     lines = [
         f"after the makespan, all ranks: optimizer {ms(optimizer)} ms{waited}"
         if optimizer or (sync is not UNSET and sync)

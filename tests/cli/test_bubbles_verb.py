@@ -13,6 +13,7 @@ import pytest
 
 from graphlink import output_names
 from graphlink.causes import OF_STAGES, Cause
+from graphlink.cli.out import rendered
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import what_if_schedule as schedules
@@ -175,7 +176,7 @@ def offer() -> Any:
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
     file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / output_names.BUBBLES)
-    lines = what_if(file, offer().other)
+    lines = rendered(what_if(file, offer().other)).splitlines()
     assert lines[0] == "what if: ZB-H1, 2 stages, 4 microbatches, 1 chunk, on the measured times of a step"
     assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
     assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"
