@@ -16,8 +16,6 @@ from graphlink.page.parts import (
     Bar,
     Bars,
     Cell,
-    DotRow,
-    Dots,
     Figure,
     Page,
     Part,
@@ -52,7 +50,7 @@ def diff_page(report: DiffReport) -> Page:
     made = [_comparable(report), causes(report), effects(report), split(report)]
     if not report.verdict.identical:
         made += [operations(report), communication(report), pipeline(report), path(report)]
-    sections = [section for section in [*made, _steps(report)] if section is not None]
+    sections = [section for section in [*made, _steps(report.before, report.after)] if section is not None]
     about = f"A is {side_line(report.before)}. B is {side_line(report.after)}."
     return Page(
         title=headline(report.verdict), about=about, lead=lead, sections=sections, meanings=meanings(lead, sections)
@@ -141,37 +139,22 @@ def _comparable(report: DiffReport) -> Section:
     return Section("comparable", "Do they compare?", [compared, *notes])
 
 
-def _steps(report: DiffReport) -> Section | None:
+def _steps(before: Side, after: Side) -> Section | None:
     """Return the times of the steps of both runs; None where neither has any."""
-    sides = (("A", report.before), ("B", report.after))
-    if not any(side.steps_ns for _, side in sides):
+    most = max(len(before.steps_ns), len(after.steps_ns))
+    if not most:
         return None
-    apart = int(report.verdict.per == "step")
-    means = (report.verdict.before_ns, report.verdict.after_ns) if apart else (None, None)
-    dots = [DotRow(label, side.steps_ns, apart, mean) for (label, side), mean in zip(sides, means, strict=True)]
-    first = "; the first one, pale, does not count" if apart else ""
-    says = (
-        f"Each dot is a step, the first on top{first}. The farther to the right, the longer it took. The scale "
-        "does "
-        "not begin at zero."
-    )
-    chart: Part = Dots("steps", "How long each step took", says, [row for row in dots if row.values])
-    return Section("steps-of-both", "Step times", [chart, _step_table(report.before, report.after)])
-
-
-def _step_table(one: Side, other: Side) -> Table:
-    most = max(len(one.steps_ns), len(other.steps_ns))
     numbers = range(min(most, MOST_STEPS))
-    sides = [[side.steps_ns[k] if k < len(side.steps_ns) else None for k in numbers] for side in (one, other)]
+    sides = [[side.steps_ns[k] if k < len(side.steps_ns) else None for k in numbers] for side in (before, after)]
     shown = [
         column("no.", "number", [k + 1 for k in numbers]),
         column("A", "ns", sides[0], means="step"),
         column("B", "ns", sides[1], means="step"),
     ]
-    keys = dict.fromkeys(f"{side.found_by} {side.step_key}".strip() for side in (one, other) if side.steps_ns)
+    keys = dict.fromkeys(f"{side.found_by} {side.step_key}".strip() for side in (before, after) if side.steps_ns)
     more = f"{most - MOST_STEPS:,} more steps are in the file of --json." if most > MOST_STEPS else ""
     caption = f"Steps of both runs, found by {shortened(' and '.join(keys), 100)}"
-    return table("step-times", caption, shown, more=more)
+    return Section("steps-of-both", "Step times", [table("step-times", caption, shown, more=more)])
 
 
 def causes(report: DiffReport) -> Section:

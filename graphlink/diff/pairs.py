@@ -15,7 +15,7 @@ from graphlink.diff.records import Level
 from graphlink.model import F64
 from graphlink.patterns import DIGITS, LOADER
 from graphlink.read.commnames import short_name
-from graphlink.records import amount, counted, short_path
+from graphlink.records import counted
 from graphlink.tables import grouped
 
 Path = tuple[str, ...]
@@ -26,7 +26,6 @@ OUTSIDE: Final = "outside any op"
 LEVELS: Final[tuple[Level, ...]] = ("path", "path without numbers", "ops of the path", "op", "kernel")
 _NEARLY: Final = 0.9  # of the best overlap: then the more exact way of matching is taken
 _BY_KERNEL: Final = 0.8  # other models have kernels of the same names
-_SLIGHT: Final = 0.001  # of the work: what differs less is not named
 _FEW: Final = 3  # paths that have to be called so many times as often
 _API: Final = re.compile(r"^(?:hip|cuda|cu)(?=[A-Z])")
 _VERSION: Final = re.compile(r"(?:_v\d+|_ptsz|_ptds|_spt)+$")
@@ -69,8 +68,8 @@ class Matched:
     """How parts are matched: at which level, whether kernels are matched by name, and how much of both runs' work is
     then alike (0 to 1).
 
-    ``repeats``: how many times as often most calls are made after. ``has``: in words, what each run has of what is
-    matched, and of what is least alike.
+    ``repeats``: how many times as often most calls are made after. ``has``: in words, how much each run has of what is
+    matched.
     """
 
     level: Level
@@ -175,27 +174,8 @@ def _overlap(trial: Matched, pairs: Sequence[RankPair], basis: Basis, device: bo
     repeats = _commonest(weight, ratio)
     same = {key: weight[key] * min(ratio[key] / repeats, repeats / ratio[key]) for key in both}
     alike, certain = sum(same.values()), _BY_KERNEL if trial.level == "kernel" else 1.0
-    spent = [(key, ns / whole[side] / 2) for side in (0, 1) for key, (ns, _) in sides[side].items()]
-    lost = {key: -same.get(key, 0.0) for key, _ in spent}
-    for key, share in spent:
-        lost[key] += share
-    least = max((key for key in lost if lost[key] > _SLIGHT), key=lambda key: lost[key], default=None)
-    has = _has(sides[0], least, trial.level), _has(sides[1], least, trial.level)
-    return Matched(trial.level, trial.by_name, min(alike, 1.0) * certain, repeats, has)
-
-
-def _has(side: Mapping[object, tuple[float, float]], least: object | None, level: Level) -> str:
-    """Return what a run has: how many operations, and how often it calls the one that is least alike."""
-    many = counted(len(side), "kernel name" if level == "kernel" else "operation")
-    if least is None:
-        return many
-    bare = (
-        isinstance(least, tuple) and len(least) > 0 and isinstance(least[0], tuple)
-    )  # of what is launched outside any op
-    path = least[0] if bare and isinstance(least, tuple) else least
-    name = short_path(path) if isinstance(path, tuple) else str(path)
-    calls = side[least][1] if least in side else 0.0
-    return f"{many} ({amount(calls)} call{'s' * (calls != 1)} of {name or OUTSIDE})"
+    has = [counted(len(side), "kernel name" if trial.level == "kernel" else "operation") for side in sides]
+    return Matched(trial.level, trial.by_name, min(alike, 1.0) * certain, repeats, (has[0], has[1]))
 
 
 def _commonest(weight: Mapping[object, float], ratio: Mapping[object, float]) -> float:

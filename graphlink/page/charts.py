@@ -17,7 +17,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from graphlink.hatches import FONT, HATCHES, Hatch, pattern, round_step, xml
-from graphlink.page.parts import Bar, Bars, Chart, Dots, Heat, Segment, Strip, StripCell
+from graphlink.page.parts import Bar, Bars, Chart, Heat, Segment, Strip, StripCell
 from graphlink.records import UNITS, percent, plain, shortened, time
 
 
@@ -68,8 +68,8 @@ LOOKS: Final[dict[str, Look]] = {
 HEAT: Final = ("#f3f6fa", "#d3e1f1", "#a8c6e5", "#78a7d6", "#4884c0", "#1f5fa0", "#0a3d75")
 DARK_HEAT: Final = ("#1c2128", "#1d3049", "#1f4570", "#2a5f9c", "#4380c4", "#74a8e0", "#b8d6f5")
 _INK: Final = {
-    "light": ("#ffffff", "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa"),
-    "dark": ("#14171a", "#e6edf3", "#9aa4ae", "#3d444d", "#1c2128"),
+    "light": ("#ffffff", "#1b1f24", "#57606a", "#d0d7de"),
+    "dark": ("#14171a", "#e6edf3", "#9aa4ae", "#3d444d"),
 }
 
 
@@ -88,9 +88,7 @@ def rules(keys: Iterable[str], *, dark: bool, scope: str = "") -> str:
         if tile.path:
             out.append(f"{scope}.l-{key}{{stroke:{line};fill:none}}")
     out += [f"{scope}.h-{step}{{fill:{colour}}}" for step, colour in enumerate(DARK_HEAT if dark else HEAT)]
-    page, ink, dim, grid, lane = _INK["dark" if dark else "light"]
-    blue = LOOKS["compute"].tile.dark_tint if dark else LOOKS["compute"].tile.tint
-    out += [f"{scope}.dot{{stroke:{blue}}}", f"{scope}.mean{{stroke:{ink}}}", f"{scope}.c-lane{{fill:{lane}}}"]
+    page, ink, dim, grid = _INK["dark" if dark else "light"]
     out += [f"{scope}.c-page{{fill:{page}}}", f"{scope}.c-ink{{fill:{ink}}}", f"{scope}.c-dim{{fill:{dim}}}"]
     return "\n".join([*out, f"{scope}.c-grid{{stroke:{grid}}}", f"{scope}.c-edge{{stroke:{ink}}}"])
 
@@ -107,7 +105,6 @@ _SMALL: Final = 11 / 12  # of a letter at 12 px
 _BAR, _PITCH = 20, 28
 _LANE: Final = 26
 _PITCHES: Final = ((1, 2 * _LANE), (16, _LANE))  # px of a lane of a strip of so many; of more it is half as high
-_DOTS: Final = 44  # px of a row of dots
 _MOST_LABEL: Final = 56  # characters
 _LEAST_SPAN: Final = 0.1  # of the middle of a scale of times, to each side: times closer than that are no contrast
 EDGES: Final = (
@@ -123,7 +120,6 @@ STYLE: Final = (
     f".chart{{{FONT};font-size:12px}}.chart .num{{font-variant-numeric:tabular-nums}}.chart .end{{text-anchor:end}}"
     ".chart .mid{text-anchor:middle}.chart .pill{opacity:.88}.c-edge{fill:none;stroke-width:.75}.chart "
     ".small{font-size:11px}"
-    ".dot{fill:none;stroke-width:6;stroke-linecap:round;opacity:.65}.dot.apart{opacity:.3}.mean{fill:none;stroke-width:2}"
 )
 
 
@@ -147,7 +143,7 @@ def svg(chart: Chart, *, alone: bool = False, narrow: bool = False) -> str:
 
 def keys_of(chart: Chart) -> list[str]:
     """Return the looks that a chart uses, each once, in the order of ``LOOKS``."""
-    if isinstance(chart, Heat | Dots):
+    if isinstance(chart, Heat):
         return []
     of: Iterable[Bar | StripCell] = chart.bars if isinstance(chart, Bars) else chart.parts
     used = {_known(segment.key) for one in of for segment in one.segments if segment.value}
@@ -170,8 +166,6 @@ def _drawn(chart: Chart, *, alone: bool, narrow: bool) -> tuple[str, float, list
     keys = keys_of(chart)
     if narrow and isinstance(chart, Bars):
         return *_bars(chart, 4.0, NARROW), keys, NARROW
-    if isinstance(chart, Dots):
-        return *_dots(chart), keys, WIDE
     if isinstance(chart, Heat):
         return *_heat(chart), keys, max(WIDE, _heat_left(chart) + 3 * len(chart.columns) + 20)
     entries = legend_of(chart) if alone else []
@@ -336,36 +330,6 @@ def _axis(low_ns: float, high_ns: float, left: float, wide: float, y: float) -> 
             f'y="{y + 11:g}">{text}</text>'
         )
     return "".join(out)
-
-
-def _dots(chart: Dots) -> tuple[str, float]:
-    """Draw each row with its first time on top; a line at its mean."""
-    notes = ["" if row.mean_ns is None else f"mean {time(row.mean_ns)}" for row in chart.rows]
-    left = max(_text_wide(_shortened(row.label)) for row in chart.rows) + 14
-    wide = WIDE - left - max(map(_text_wide, notes)) - 18
-    times = [ns for row in chart.rows for ns in row.values]
-    margin = 0.02 * ((max(times, default=1) - min(times, default=0)) or 1)
-    low, high = min(times, default=0) - margin, max(times, default=1) + margin
-    out = []
-    for k, (row, note) in enumerate(zip(chart.rows, notes, strict=True)):
-        y = 4.0 + k * (_DOTS + 12)
-        out.append(f'<rect class="c-lane" x="{left:g}" y="{y:g}" width="{wide:g}" height="{_DOTS}"/>')
-        out.append(
-            f'<text class="c-ink end" x="{left - 8:g}" y="{y + _DOTS / 2 + 4:g}">{xml(_shortened(row.label))}</text>'
-        )
-        out.append(f'<text class="c-dim num" x="{left + wide + 8:g}" y="{y + _DOTS / 2 + 4:g}">{note}</text>')
-        pitch = (_DOTS - 8) / max(len(row.values) - 1, 1)
-        at = [
-            f"M{left + (ns - low) / (high - low) * wide:.0f} {y + 4 + pitch * n:.0f}h.01"
-            for n, ns in enumerate(row.values)
-        ]
-        out.append(f'<path class="dot apart" d="{"".join(at[: row.apart])}"/>' if row.apart else "")
-        out.append(f'<path class="dot" d="{"".join(dict.fromkeys(at[row.apart :]))}"/>')
-        if row.mean_ns is not None:
-            x = left + (row.mean_ns - low) / (high - low) * wide
-            out.append(f'<path class="mean" d="M{x:.1f} {y - 3:g}v{_DOTS + 6}"><title>{note}</title></path>')
-    y = 4 + len(chart.rows) * (_DOTS + 12)
-    return "".join(out) + _axis(low, high, left, wide, y), y + 18
 
 
 def _heat_left(chart: Heat) -> int:

@@ -129,21 +129,6 @@ class Strip(Charted, msgspec.Struct, frozen=True, tag="strip"):
     marks: list[list[int]] = []
 
 
-class DotRow(msgspec.Struct, frozen=True):
-    """Times (ns) in their order; ``apart``: how many of the first do not count in ``mean_ns``."""
-
-    label: str
-    values: list[int]
-    apart: int
-    mean_ns: int | None
-
-
-class Dots(Charted, frozen=True, tag="dots"):
-    """A dot for each time, in rows on one scale, which need not begin at zero."""
-
-    rows: list[DotRow]
-
-
 class Heat(Charted, frozen=True, tag="heat"):
     """A number for each row and column, ``None`` where there is none: darker is more. ``unit`` as in ``Bars``."""
 
@@ -182,8 +167,8 @@ class Folded(msgspec.Struct, frozen=True, tag="folded"):
     open: bool = True
 
 
-Chart = Bars | Strip | Dots | Heat
-Part = Sentence | Table | Bars | Strip | Dots | Heat | Proposals | Picture | Folded
+Chart = Bars | Strip | Heat
+Part = Sentence | Table | Bars | Strip | Heat | Proposals | Picture | Folded
 
 
 class Section(Short, msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 from graphlink.diff.page_matched import MOST_ROWS
 from graphlink.diff.table import diff_table
 from graphlink.page import words
-from graphlink.page.parts import Bars, Dots, Table, flat
+from graphlink.page.parts import Bars, Table, flat
 from graphlink.records import plain
 from tests.page.conftest import Compared
 from tests.page.diffs import DIFFS
@@ -88,12 +88,10 @@ def test_bars_of_the_time_have_all_of_it(compared: Compare, name: str) -> None:
         assert sum(one.value for bar in bars["split-change"].bars for one in bar.segments) == split.change_ns
 
 
-def test_every_step_is_a_dot_and_a_row(compared: Compare) -> None:
+def test_every_step_is_a_row(compared: Compare) -> None:
     of = compared("cluster")
-    dots, table = _parts(of, "steps-of-both")
-    assert isinstance(dots, Dots) and isinstance(table, Table)
-    assert [row.values for row in dots.rows] == [of.report.before.steps_ns, of.report.after.steps_ns]
-    assert [row.mean_ns for row in dots.rows] == [of.report.verdict.before_ns, of.report.verdict.after_ns]
+    (table,) = _parts(of, "steps-of-both")
+    assert isinstance(table, Table)
     assert [[cell.value for cell in row.cells] for row in table.rows] == [
         [k, *pair] for k, pair in enumerate(zip(of.report.before.steps_ns, of.report.after.steps_ns, strict=True), 1)
     ]

@@ -17,8 +17,6 @@ from graphlink.page.parts import (
     Cell,
     Chart,
     Column,
-    DotRow,
-    Dots,
     Figure,
     Heat,
     Meaning,
@@ -145,7 +143,6 @@ def drawn(name: str) -> list[Chart]:
     return [
         Bars("bars", name, name, [Bar(name, [Segment("compute", 3), Segment("python", 4)], name)]),
         Bars("signed", name, name, [Bar(name, [Segment("compute", -3)], name), Bar(name, [Segment("python", 4)])]),
-        Dots("dots", name, name, [DotRow(name, [3, 4], 1, 4), DotRow(name, [5], 0, None)]),
         Strip("strip", name, name, [name, name], 100, 10, [StripCell(0, 0, 10, [Segment("host", 10)])]),
         Heat("heat", name, name, [name], [name, name], name, [[1, None]]),
     ]
