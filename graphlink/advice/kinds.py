@@ -149,7 +149,7 @@ def _copies(run: Outputs) -> Iterator[Candidate]:
 def _rates(run: Outputs) -> str:
     """Return how quick copies of each sort of ``_OF_COPIES`` are whose bytes are recorded; of less than 0.1 GB/s
     nothing, as the latency is all that shows there."""
-    copied = [one for _, one in run.kernels if one.bytes is not UNSET and not _SETS.search(one.whole_name)]
+    copied = [one for _, one in run.kernels if one.bytes is not UNSET and one.ns and not _SETS.search(one.whole_name)]
     sorts = grouped((next(k[1] for k in _OF_COPIES if re.search(k[0], one.whole_name)), one) for one in copied)
     rates = {sort: sum(one.bytes or 0 for one in some) / sum(one.ns for one in some) for sort, some in sorts.items()}
     return "".join(f"; {rate:,.1f} GB/s {sort}" for sort, rate in rates.items() if rate >= 0.1)

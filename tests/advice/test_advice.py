@@ -22,7 +22,7 @@ from graphlink.advice import heaviest as heaviest_work
 from graphlink.advice.advise import advised, change_of, in_order, main_advice
 from graphlink.advice.communication import _only_copied, buckets, exposed
 from graphlink.advice.edits import _LINES, line_for
-from graphlink.advice.kinds import candidates
+from graphlink.advice.kinds import _rates, candidates
 from graphlink.advice.on_host import LAUNCHES, optimizers
 from graphlink.advice.outputs import BEFORE_AMPERE, Candidate, Outputs
 from graphlink.advice.records import Advice, AdviceReport, Kind
@@ -976,6 +976,14 @@ def test_what_to_do_about_copies_follows_what_is_copied(tmp_path: Path) -> None:
         assert "only 0.009 ms" in longer.todo, "there is less to hide them behind than they take"
     bare = hand([N(0, name="7"), N(1, GPU, us=90, name="Memset (Device)", start_us=10)])
     assert "copies" not in {each.advice.kind for each in candidates(Outputs(one, (0,), bare, {}))}
+
+
+def test_copies_that_are_recorded_without_length_have_no_rate() -> None:
+    copies = [
+        (f"Memcpy {how}", ns) for how in ("DtoD (Device -> Device)", "HtoD (Pinned -> Device)") for ns in (0, 500)
+    ]
+    kernels = [(None, SimpleNamespace(whole_name=name, ns=ns, bytes=4_000)) for name, ns in copies[:3]]
+    assert _rates(SimpleNamespace(kernels=kernels)) == "; 8.0 GB/s within a GPU"
 
 
 @pytest.mark.parametrize("each_step", [True, False])

@@ -141,7 +141,7 @@ def test_each_rank_has_workers_of_its_own(tmp_path: Path) -> None:
     played = play_coupled(changed(both, loader)[0], matched(changed(both, loader)[0], {0: (0,)}))
     assert played.total_ns == max(predicted_ns(one, loader) for one in alone)
     assert changed(both, loader)[1].what.count("batches of") == 2
-    several = workload({rank: alone[0].files[0] for rank in range(4)})
+    several = workload(dict.fromkeys(range(4), alone[0].files[0]))
     assert changed(several, loader)[1].what.endswith("; ...")
 
 
