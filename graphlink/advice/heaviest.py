@@ -57,7 +57,7 @@ _FUSE: Final = (
     "it is fused with those beside it" + _WHERE
 )
 _ATTEND: Final = (
-    "cuDNN's attention or FlashAttention-3 from Hopper on; less to attend to in [code] (a window, causal masks, "
+    "cuDNN's attention or FlashAttention-3 (flash_attn_interface) from Hopper on; less to attend to in [code] (a window, causal masks, "
     "shorter or packed sequences)" + _WHERE
 )
 _FUSE_ATTENTION: Final = (
@@ -157,12 +157,7 @@ def _by_what_it_does(
     return (
         (
             share == "compute" and _FLASH_2.search(name) is not None and run.tools is NVIDIA,
-            _ATTEND
-            if not re.search("flash_attn|FlashAttn", "/".join(path))
-            else _ATTEND.replace(
-                "cuDNN's attention or FlashAttention-3",
-                "FlashAttention-3 (flash_attn_interface, in place of the package flash_attn)",
-            ),
+            _ATTEND,
         ),
         (
             share == "compute"

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from graphlink.choices import Option, VerbOptions
-from graphlink.cli.arguments import RUN_DIR, count, flag, rank_files, run_folder
+from graphlink.cli.arguments import RUN_DIR, at_least_one, count, flag, rank_files, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
 from graphlink.figures import Column, column, columns, table
@@ -29,7 +29,6 @@ from graphlink.replay.path_words import family_words, gap_ns, sentences, share_r
 from graphlink.replay.whatif import told_ranks
 from graphlink.report.summary import load as load_summary
 
-MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
 GAINS: Final = ("share", "on the path", "", "gain if it took no time", "")
 FEW: Final = 8  # ranks that a line names
@@ -51,10 +50,10 @@ CRITICAL_OPTIONS: Final = VerbOptions(
         ),
         Option(
             "--top",
-            type=count,
+            type=at_least_one,
             default=20,
             metavar="N",
-            help=f"gains of each sort to print, at most {MOST} (default 20)",
+            help="gains of each sort to print, of the 100 that a run keeps (default 20)",
         ),
     ),
     epilog=_ABOUT,
@@ -66,11 +65,9 @@ def critical(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: there is no critical path, or none of that rank, or no graphs; a file cannot be read.
-        UsageError: ``--top`` is out of range, ``--rank`` and ``--across`` are both given, or the folder holds the
+        UsageError: ``--rank`` and ``--across`` are both given, or the folder holds the
             graphs of several runs.
     """
-    if not 1 <= arguments.top <= MOST:
-        raise UsageError(f"--top {arguments.top}: from 1 to {MOST}")
     folder = run_folder(arguments.dir)
     if arguments.across:
         if arguments.rank is not None:

@@ -114,7 +114,7 @@ def _operations(both: Both) -> list[OperationChange]:
             sums[at] += pair.mean_ns[0] / len(both.parts)
             sums[at + 1] += pair.mean_ns[1] / len(both.parts)
     sides = ([pair.before for pair in both.ranks], [pair.after for pair in both.ranks])
-    (calls, gains), (calls_after, gains_after) = (_calls_and_gains(side, both.basis, both.matched) for side in sides)
+    calls, calls_after = (_calls(side, both.basis, both.matched) for side in sides)
     changes = [
         OperationChange(
             path=list(path),
@@ -124,8 +124,6 @@ def _operations(both: Both) -> list[OperationChange]:
             device_after_ns=round(device_after),
             host_before_ns=round(host),
             host_after_ns=round(host_after),
-            gain_before_ns=gains.get(path),
-            gain_after_ns=gains_after.get(path),
         )
         for path, (device, device_after, host, host_after) in times.items()
         if path
@@ -140,13 +138,11 @@ def _operations(both: Both) -> list[OperationChange]:
     )
 
 
-def _calls_and_gains(
-    ranks: Sequence[RankFacts], basis: Basis, matched: Matched
-) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], int]]:
+def _calls(ranks: Sequence[RankFacts], basis: Basis, matched: Matched) -> dict[tuple[str, ...], float]:
     """Return, of the ranks of a side by the path they are matched at, how often each operation is called forward, a
-    step of the recording, mean over ranks; and how much earlier a rank would end without it.
+    step of the recording, mean over ranks.
     """
-    calls, gains = defaultdict[tuple[str, ...], float](float), dict[tuple[str, ...], int]()
+    calls = defaultdict[tuple[str, ...], float](float)
     for rank in ranks:
         steps = 1 if basis.per == "run" else max(len(rank.entry.steps), 1)
         for operation in rank.file.operations:
@@ -154,9 +150,7 @@ def _calls_and_gains(
             path = matched.path(own, operation.kind == "launch")
             if not in_loader(path, own):
                 calls[path] += operation.calls / steps / len(ranks)
-            if operation.gain_ns is not None:
-                gains[path] = max(gains.get(path, 0), operation.gain_ns)
-    return calls, gains
+    return calls
 
 
 def _names(both: Both, of: Sequence[str]) -> list[NameChange]:

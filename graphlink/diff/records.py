@@ -150,8 +150,7 @@ def change(
 
 
 class OperationChange(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """An operation in both runs, mean over ranks, a step; what a run lacks is 0 there. ``gain_before_ns``: how much
-    earlier the rank would end without it, None where it is none of the largest."""
+    """An operation in both runs, mean over ranks, a step; what a run lacks is 0 there."""
 
     path: Annotated[list[str], figure("operation")]
     calls_before: float
@@ -160,8 +159,6 @@ class OperationChange(Short, msgspec.Struct, frozen=True, kw_only=True):
     device_after_ns: int
     host_before_ns: int
     host_after_ns: int
-    gain_before_ns: int | None
-    gain_after_ns: int | None
 
 
 class NameChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphlink import output_names
 from graphlink.choices import Option, VerbOptions
-from graphlink.cli.arguments import RUN_DIR, between, count, run_folder
+from graphlink.cli.arguments import RUN_DIR, at_least_one, between, count, run_folder
 from graphlink.cli.out import tell
 from graphlink.errors import UsageError
 from graphlink.records import Lines, Table, first_few, joined, like_it, ms, shares_words, shortened
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles
     from graphlink.pipeline.records import Other, Searched, StepEntry, StepTime
 
-MOST: Final = 10_000
 _RATED: Final = ("bubble_rate_makespan", "bubble_rate_zb")
 _TEXT: Final = 100  # characters of an evidence that are shown
 _FOR_ANOTHER: Final = ("microbatches", "chunks", "input_share", "memory", "weight_memory", "et")
@@ -51,8 +50,10 @@ BUBBLES_OPTIONS: Final = VerbOptions(
                 help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v;"
                 " zb-1p, zb-2p and auto are searched for these times under a limit of activation memory",
             ),
-            Option("--microbatches", type=count, metavar="M", help="of a step (default: as recorded)"),
-            Option("--chunks", type=count, metavar="V", help="model chunks a rank (default: what the schedule has)"),
+            Option("--microbatches", type=at_least_one, metavar="M", help="of a step (default: as recorded)"),
+            Option(
+                "--chunks", type=at_least_one, metavar="V", help="model chunks a rank (default: what the schedule has)"
+            ),
             Option(
                 "--input-share",
                 type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
@@ -98,7 +99,9 @@ def bubbles(arguments: argparse.Namespace) -> int:
     from graphlink.pipeline import graphs
     from graphlink.pipeline import what_if_schedule as schedules
 
-    _check(arguments)
+    extra = [f"--{name.replace('_', '-')}" for name in _FOR_ANOTHER if getattr(arguments, name) is not None]
+    if extra and arguments.schedule is None:
+        raise UsageError(f"{extra[0]} is for another schedule", todo="name it with --schedule")
     folder = run_folder(arguments.dir)
     file = file_of.load(folder / output_names.BUBBLES)
     offer = None
@@ -352,17 +355,6 @@ def _notes(file: Bubbles) -> Lines:
         *(f"{text}{like_it(count)}" for text, count in alike(said)),
     ]
     return [line for line in lines if line]
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    if arguments.top > MOST:
-        raise UsageError(f"--top {arguments.top}: at most {MOST}")
-    for name in ("microbatches", "chunks"):
-        if getattr(arguments, name) == 0:
-            raise UsageError(f"--{name} 0: at least 1")
-    asked = [f"--{name.replace('_', '-')}" for name in _FOR_ANOTHER if getattr(arguments, name) is not None]
-    if asked and arguments.schedule is None:
-        raise UsageError(f"{asked[0]} is for another schedule", todo="name it with --schedule")
 
 
 def _per(ns: float, count: int) -> str:
