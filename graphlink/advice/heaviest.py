@@ -57,8 +57,8 @@ _FUSE: Final = (
     "it is fused with those beside it" + _WHERE
 )
 _ATTEND: Final = (
-    "cuDNN's attention or FlashAttention-3 (flash_attn_interface) from Hopper on; less to attend to in [code] (a window, causal masks, "
-    "shorter or packed sequences)" + _WHERE
+    "cuDNN's attention or FlashAttention-3 (flash_attn_interface) from Hopper on; less to attend to in [code] (a "
+    "window, causal masks, shorter or packed sequences)" + _WHERE
 )
 _FUSE_ATTENTION: Final = (
     "scaled_dot_product_attention in [code] (of transformers: attn_implementation='sdpa'): one kernel for the two "

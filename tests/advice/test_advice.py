@@ -475,7 +475,7 @@ def test_first_launches_that_load_their_kernels_are_no_work_to_make_faster(tmp_p
             "flash_attn::_flash_attn_forward",
             "void flash::flash_fwd_kernel<64>",
             1,
-            "FlashAttention-3 (flash_attn_interface",
+            "FlashAttention-3 (flash_attn_interface)",
         ),
         ("aten::my", "ampere_sgemm_128x64_tn", 1, "fp16 by torch.autocast"),
         ("aten::cat", "tiny", 1, "torch._foreach_ ops, in place of a loop; or torch.compile of function step"),
