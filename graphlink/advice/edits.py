@@ -30,7 +30,8 @@ _LINES: Final = tuple(
         (r"into pinned memory", 'host = torch.empty_like(x, device="cpu", pin_memory=True)'),
         (r"non_blocking=True", 'x = x.pin_memory().to("cuda", non_blocking=True)'),
         (r"torch\.cuda\.Event", "event = torch.cuda.Event(enable_timing=True); event.record()"),
-        (r"no \.item\(\)", "losses.append(loss.detach())  # and .item() after the last step"),
+        (r"^no \.item\(\)", "losses.append(loss.detach())  # and .item() after the last step"),
+        (r"torch\.where\b", "y = torch.where(mask, x, torch.zeros_like(x))"),
         (r"cudnn\.benchmark = False", "torch.backends.cudnn.benchmark = False"),
         (r"run it on the GPU", 'model, inputs = model.to("cuda"), inputs.to("cuda")'),
     )

@@ -48,9 +48,16 @@ _READ: Final = re.compile(r"DtoH|[Dd]evice -> (?:Pageable|Pinned|Host)")
 MOST_WORKERS: Final = 16  # that are advised
 _ON_DEVICE: Final = (
     "the GPU",
-    "no .item(), .cpu(), print or nonzero of device tensors in the step",
+    "no .cpu(), print or .item() of device tensors in the step",
     "",
 )
+_ASKED: Final = {  # what of a path of ops waits for a value -> what to do
+    r"aten::(?:nonzero|masked_select|_?unique\w*)\b": "no nonzero, masked_select or index by a mask in the step: "
+    "torch.where, or a product with the mask, does not wait for how many there are",
+    r"aten::is_nonzero": "no `if` or `while` on a device tensor in the step: torch.where chooses on the GPU",
+    r"aten::(?:item|_local_scalar_dense)": "no .item() of device tensors in the step: keep them, and read them after "
+    "the last step",
+}
 _SYNCHRONIZE: Final = (
     "no torch.cuda.synchronize() in the step: record torch.cuda.Event to time it, or to let another stream wait"
 )
@@ -299,6 +306,7 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
     part is needed."""
     work, device, is_copy = run.work, run.work.column("device"), run.work.work == Work.COPY
     copies_ns, launch_ns = int(work.cost_ns[is_copy].sum()), launch_ns_of(work, launches(work), QUICKEST)
+    of_node, paths = run.selection.paths
     received = work.per_file(lambda file: file.type) == NodeType.COMM_RECV
     waited, freeing = _waits_of(work), _freeing(run, _allocating(run)[0])
     on_host = [op for op, waits in waited.items() if all((device[[*wait.sources]] < 0).all() for wait, *_ in waits)]
@@ -325,12 +333,14 @@ def blocking_syncs(run: Outputs) -> Iterator[Candidate]:
         cause, of_it = shortened(cause), ", all" if cause_ns >= ns else f" in all, {ms(cause_ns)} ms of it"
         of_it = f", {ms(ns)} ms{of_it}" * bool(ns)
         if op not in on_host:
+            path, _ = _most(("/".join((*paths[of_node[wait.part]], op)), max(own_ns, 1)) for wait, _, own_ns in waits)
             pin = "Pinned" not in cause and (any(map(COPY.fullmatch, calls)) or "Pageable" in cause)
             helps = (
                 (_TO_DEVICE.search(cause), _COPIED),
                 (_READ.search(cause) and copied_ns > len(waits) * launch_ns, TO_HOST),  # a value is copied in less
                 (any("DeviceSynchronize" in name for name in calls), _SYNCHRONIZE),
                 (not (calls or RUNTIME_CALL.fullmatch(op)), _NO_CALL),
+                *((re.search(pattern, path), words) for pattern, words in _ASKED.items()),
                 (True, todo + _PIN * pin),
             )
             todo = next(words for holds, words in helps if holds)

@@ -1154,21 +1154,27 @@ def test_waits_of_an_op_are_told_by_what_most_of_their_time_is_for(
 
 
 @pytest.mark.parametrize(
-    ("calls", "do"),
+    ("op", "calls", "do", "code"),
     [
-        (("cudaDeviceSynchronize",), "no torch.cuda.synchronize() in the step"),
-        (("cudaStreamSynchronize",), "no .item(), .cpu(), print or nonzero"),
-        ((), "ask for what it waits for later"),
+        ("op", ("cudaDeviceSynchronize",), "no torch.cuda.synchronize() in the step", "event = torch.cuda.Event"),
+        ("op", ("cudaStreamSynchronize",), "no .cpu(), print or .item()", None),
+        ("aten::item", ("cudaStreamSynchronize",), "no .item() of device tensors", "losses.append(loss.detach())"),
+        ("aten::is_nonzero", ("cudaStreamSynchronize",), "no `if` or `while`", "y = torch.where(mask"),
+        ("aten::masked_select", ("cudaStreamSynchronize",), "no nonzero, masked_select", "y = torch.where(mask"),
+        ("op", (), "ask for what it waits for later", None),
     ],
 )
-def test_what_to_do_about_a_wait_follows_the_call_that_waits(tmp_path: Path, calls: tuple[str, ...], do: str) -> None:
+def test_what_to_do_about_a_wait_follows_the_op_and_the_call_that_wait(
+    tmp_path: Path, op: str, calls: tuple[str, ...], do: str, code: str | None
+) -> None:
     one = graphlink.link(DEMO, out=tmp_path / "out", options=graphlink.Options(timeline="none")).summary
-    nodes = [N(0, name="op"), N(1, GPU, 40, ((0, EdgeKind.LAUNCH),), GEMM, start_us=1)]
-    nodes.append(N(2, deps=((0, EdgeKind.HOST), (1, EdgeKind.SYNC)), name="op (cont.)", start_us=41, calls=calls))
+    nodes = [N(0, name=op), N(1, GPU, 40, ((0, EdgeKind.LAUNCH),), GEMM, start_us=1)]
+    nodes.append(N(2, deps=((0, EdgeKind.HOST), (1, EdgeKind.SYNC)), name=f"{op} (cont.)", start_us=41, calls=calls))
     told = [
         each.advice for each in candidates(Outputs(one, (0,), hand(nodes), {})) if each.advice.kind == "blocking_sync"
     ]
     assert [each.todo.startswith(do) for each in told] == [True]
+    assert line_for(told[0].todo).startswith(code or "") and (code is not None or not line_for(told[0].todo))
 
 
 def test_a_receive_of_a_pipeline_is_no_bound_but_says_whose_message_it_waits_for(tmp_path: Path) -> None:
