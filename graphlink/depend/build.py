@@ -24,13 +24,14 @@ from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.reject import Dependencies, merge
 from graphlink.depend.sleep import Sleeps
+from graphlink.depend.spin import untold_polls_ns
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.graph_model import Graph, Sync
 from graphlink.linking.call_roles import Role, roles
 from graphlink.model import EMPTY, I64, NOWHERE, Communication, Linked, Waits
 from graphlink.read.kineto_rows import MAX_SPAN_NS
-from graphlink.records import NOTE, Short
+from graphlink.records import NOTE, Short, ms
 from graphlink.spans import Axis, Spans
 from graphlink.tables import how_many, take
 
@@ -178,6 +179,13 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
         warnings.append(
             f"synchronisation calls ({len(host.unshown_ns):,}) waited {host.unshown_ns.sum() / 1000:.1f} us for "
             "something that the recording does not show, behind what they are known to have waited for: gaps"
+        )
+    if len(polls_ns := untold_polls_ns(linked, found.dependencies, found.cuda.role)):
+        few = NOTE if 100 * polls_ns.sum() < graph.end_ns.max() - graph.start_ns.min() else ""
+        warnings.append(
+            f"{few}loops that ask whether an event was reached ({len(polls_ns):,}) took {ms(polls_ns.sum())} ms, and "
+            "nothing recorded tells what they waited for: that time stays in their ops, and gains nothing with device "
+            "work (cuda_sync rows would tell)"
         )
     warnings += _silences(linked, pending, hidden, int(graph.end_ns.max()))
     if len(spun.source):

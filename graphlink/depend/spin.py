@@ -63,19 +63,42 @@ def polled_since(linked: Linked, found: Dependencies, role: U8) -> I64:
     One query before it is no loop: what its thread ran between the two may be Python's. Not of a thread without rows,
     as of NCCL's watchdog, which waits for nothing. O(n log n).
     """
-    calls, rows = linked.trace.calls, linked.trace.host
-    query = role == Role.EVENT_QUERY
-    done = marked(len(role), found.host.call) & query & np.isin(calls.tid, rows.tid)
+    calls = linked.trace.calls
+    query, done = _queries(linked, found, role)
     if not done.any():
         return calls.start_ns
+    order, run = _runs(linked, query, done)
+    loops = np.arange(len(run)) - run >= TIMES
+    since_ns = spread(len(role), order, calls.start_ns[order[np.where(loops, run, np.arange(len(run)))]])
+    return np.where(done, since_ns, calls.start_ns)
+
+
+def untold_polls_ns(linked: Linked, found: Dependencies, role: U8) -> I64:
+    """Return how long each such loop took, of 100 us and longer, of which nothing tells what its last query found.
+    O(n log n)."""
+    calls = linked.trace.calls
+    query, done = _queries(linked, found, role)
+    order, run = _runs(linked, query, done)
+    last = np.append(run[1:] != run[:-1], len(run) > 0)[: len(run)] & (np.arange(len(run)) - run >= TIMES)
+    last &= (query & ~done)[order]
+    ns = calls.end_ns[order[last]] - calls.start_ns[order[run[last]]]
+    return ns[ns >= ASLEEP_NS]
+
+
+def _queries(linked: Linked, found: Dependencies, role: U8) -> tuple[Bool, Bool]:
+    """Return which calls are queries of threads that have rows, and which of them are known to have found work done."""
+    query = (role == Role.EVENT_QUERY) & np.isin(linked.trace.calls.tid, linked.trace.host.tid)
+    return query, marked(len(role), found.host.call) & query
+
+
+def _runs(linked: Linked, query: Bool, done: Bool) -> tuple[I64, I64]:
+    """Return the calls by thread and time, and for each the place of the first of its run of queries."""
+    calls, rows = linked.trace.calls, linked.trace.host
     begun = last_before((rows.tid,), rows.start_ns, (calls.tid,), calls.start_ns + 1)
     order = np.lexsort((calls.start_ns, calls.tid))
     first = begins(calls.tid[order], linked.call_op[order], begun[order], query[order])
     first[1:] |= done[order[:-1]]
-    run = np.flatnonzero(first)[np.cumsum(first) - 1]
-    loops = np.arange(len(run)) - run >= TIMES
-    since_ns = spread(len(role), order, calls.start_ns[order[np.where(loops, run, np.arange(len(run)))]])
-    return np.where(done, since_ns, calls.start_ns)
+    return order, np.flatnonzero(first)[np.cumsum(first) - 1]
 
 
 def spins(linked: Linked, found: Dependencies, el: Elements, marks: EulerTour, slept: Sleeps) -> Spins:

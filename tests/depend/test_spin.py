@@ -187,3 +187,25 @@ def test_polling_of_simulated_programs_is_found_and_nothing_else_is(tmp_path: Pa
         true, found, right = true + len(polled), found + len(sources), right + len(sources & polled)
     print(f"{true} times polled, {found} found, {right} of them right")
     assert right == found >= 0.75 * true
+
+
+@pytest.mark.parametrize(
+    ("every", "rows", "told"), [(100, False, ["1"]), (100, True, []), (20, False, [])], ids=["loop", "told", "short"]
+)
+def test_a_loop_of_queries_of_which_nothing_tells_what_it_waited_for_is_named(
+    every: int, rows: bool, told: list[str]
+) -> None:
+    queries = [Call("cudaEventQuery", 1000 + every * k, 1008 + every * k, 10 + k) for k in range(5)]
+    ends = 1000 + every * 4 - 2
+    calls = [Call("cudaEventRecord", 910, 912, 9), Call("cudaLaunchKernel", 900, 905, 1), *queries]
+    wait = Sync(SyncKind.EVENT, 1000 + every * 4, 1008 + every * 4, 14, stream=7, record=9, record_stream=7)
+    trace = build_trace(
+        [Host("launch", 890, 920), Host("poll", 950, 1600), Host("after", 1700, 1800)],
+        calls=calls,
+        device=[Device("k", 930, ends, 1)],
+        syncs=[wait] * rows,
+    )
+    warnings = [
+        text for text in built(link(trace, None, match_hosts(trace, None))).warnings if "loops that ask" in text
+    ]
+    assert [text.split("(")[1].split(")")[0] for text in warnings] == told
