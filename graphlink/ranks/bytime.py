@@ -106,20 +106,21 @@ def _allowed(end_ns: I64, near_ns: int) -> I64:
 
 def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
     """Find the neighbours that agree in token and in the time between them, under the shift with most of them; closer
-    ones count more.
+    ones count more. Of shifts alike, as where steps are periodic to the ns, that under which the clocks differ least.
     """
     allowed = _allowed(right.end_ns, near_ns)
-    best, score = EMPTY, 0.0
+    best, score = EMPTY, (0.0, 0.0)
     at = 0
     for shift in likely_shifts(_steps(left, near_ns), _steps(right, near_ns)).tolist():
         low, high = max(0, -shift), min(len(right), len(left) - shift)
         if high - low < FEWEST:
             continue
         equal = left.token[low + shift : high + shift] == right.token[low:high]
-        apart = np.abs(np.diff(left.end_ns[low + shift : high + shift] - right.end_ns[low:high]))
+        clock_ns = left.end_ns[low + shift : high + shift] - right.end_ns[low:high]
+        apart = np.abs(np.diff(clock_ns))
         close = np.where(equal[1:] & equal[:-1], 1 - apart / allowed[low : high - 1], 0.0)
-        total = float(close[close > 0].sum())
-        if total >= score:
+        total = float(close[close > 0].sum()), -float(np.median(np.abs(clock_ns)))
+        if total > score:
             best, score, at = np.flatnonzero(close > 0) + low, total, shift
     best = np.union1d(best, best + 1)
     return best + at, best

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 
-from graphlink.ranks.aligned import Lines
+from graphlink.ranks.aligned import Lines, Ops
+from graphlink.ranks.bytime import _under_best_shift
 from graphlink.ranks.records import Line
 
 AT = 1_700_000_000_000_000_000
@@ -47,3 +49,22 @@ def test_a_line_and_its_way_back() -> None:
     there = forth.of(own)
     assert there.tolist() == [forth.at(t) for t in own.tolist()]
     assert np.abs(forth.back().of(there) - own).max() <= 1
+
+
+@pytest.mark.parametrize("lacks", ["first", "last"])
+def test_of_shifts_that_are_alike_the_one_counts_under_which_clocks_differ_least(lacks: str) -> None:
+    """Steps are periodic to the ns, and one rank lacks a collective: each shift fits as well."""
+    ends = AT + 871_000 * np.arange(4)
+    left, right = (
+        Ops(
+            start_ns=at - 9_000,
+            end_ns=at,
+            comms=None,
+            rows=np.arange(len(at), dtype=np.int32),
+            token=at * 0,
+            timed=True,
+        )
+        for at in (ends, ends[1:] if lacks == "first" else ends[:-1])
+    )
+    pairs = _under_best_shift(left, right, 10_000)
+    assert (left.end_ns[pairs[0]] == right.end_ns[pairs[1]]).all() and len(pairs[0]) == 3
