@@ -45,7 +45,8 @@ _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 # what JSON has not; strings, which may hold it: a name may have quotes inside. A group a character would take 50 bytes
 _NO_JSON: Final = re.compile(
     rb'(?P<head>"name"\s*:\s*")(?P<name>(?:(?!":).)*?)"(?=\s*,\s*"(?:pid|ctrl_deps|id)"\s*:)|"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"'
-    rb"|(?P<none>-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?))|-?(?P<us>\d+)\.-(?P<ns>\d+)|,(?=[ \t\r\n]*[\]}])",
+    rb"|(?P<none>-?(?:[Nn]a[Nn](?:\(\w*\))?|[Ii]nf(?:inity)?|\d\.#\w+))"
+    rb"|-?(?P<us>\d+)\.-(?P<ns>\d+)|,(?=[ \t\r\n]*[\]}])",
     re.DOTALL,
 )
 _IN_STRING: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|(["\\])|[\x00-\x1f]')
@@ -324,10 +325,10 @@ class ArrayReader:
 
 
 def mended(text: bytes) -> bytes:
-    """Return text as JSON has it: null for numbers that are none (``NaN``, ``Infinity``, ``inf``), which C++ and
-    Python write, and -1.066 for ``-1.-66`` (Kineto of 2024, before its base time); in strings backslashes that escape
-    nothing (paths of Windows), in names quotes (PyTorch 2.0, and ETs of 2.13), and control characters as what they
-    are; no comma behind the last of a list or object.
+    """Return text as JSON has it: null for numbers that are none (``NaN``, ``Infinity``, ``inf``, ``1.#INF``), which
+    C++ and Python write, and -1.066 for ``-1.-66`` (Kineto of 2024, before its base time); in strings backslashes that
+    escape nothing (paths of Windows), in names quotes (PyTorch 2.0, and ETs of 2.13), and control characters as what
+    they are; no comma behind the last of a list or object.
     """
     return _NO_JSON.sub(_as_json, text)
 

@@ -254,7 +254,7 @@ def test_faults_of_the_simulator_are_read(tmp_path: Path) -> None:
         assert len(read(tmp_path, fault.document).device.start_ns) >= 6
 
 
-@pytest.mark.parametrize("number", ["NaN", "-Infinity", "inf", "-nan(ind)", "Infinity"])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "inf", "-nan(ind)", "Infinity", "-1.#IND", "1.#INF"])
 def test_numbers_that_are_none_are_read(tmp_path: Path, number: str) -> None:
     text = json.dumps(document() | {"deviceProperties": [{"id": 0, "x": 0.25}]}, indent=1)
     text = text.replace('"stream": 7', f'"stream": 7, "memory bandwidth (GB/s)": {number}').replace("0.25", number)
