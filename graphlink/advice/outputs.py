@@ -169,8 +169,9 @@ def whose_work(run: Outputs, nodes: Bool) -> Operation | None:
     most_ns, out = 0, None
     for (low, high), rank in zip(run.work.bounds, run.ranks, strict=True):
         if rank in run.selection.operations:
-            of_node, some = run.selection.operations[rank].of_node, run.operations[rank].operations
-            spent_ns = sums(len(some) + 1, of_node + 1, np.where(nodes[low:high], run.work.cost_ns[low:high], 0))[1:]
+            some, of_node = run.operations[rank].operations, run.selection.operations[rank].of_node[: high - low]
+            at = slice(low, low + len(of_node))  # the file may be of another graph, and shorter
+            spent_ns = sums(len(some) + 1, of_node + 1, np.where(nodes[at], run.work.cost_ns[at], 0))[1:]
             if len(some) and spent_ns.max() > most_ns:
                 most_ns, out = int(spent_ns.max()), some[int(spent_ns.argmax())]
     return out
