@@ -49,8 +49,8 @@ for name in VERBS:
     ran[f"{name} --help"] = status(name, "--help")
 print(json.dumps(ran))
 """
-QUICK = ("nccl", "advice", "pipeline")
-LONG = ("logs", "scale", "diff", "astra", "page", "doctor", "mcp")  # only in make test-all
+QUICK = ("advice", "pipeline")
+LONG = ("nccl", "logs", "scale", "diff", "astra", "page", "doctor", "mcp")  # only in make test-all
 STAY = ("operations", "standstill", "gpu")  # other wings are made of their records: docs/architecture.md
 
 

@@ -154,7 +154,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(graphlink: Run, three: Path,
     assert list(contents(out)) == ["trace.0.et"]
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_from_and_to_s3(
     graphlink: Run, three: Path, whole: dict[str, bytes], root: str, tmp_path: Path, jobs: str
 ) -> None:

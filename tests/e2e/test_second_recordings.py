@@ -23,7 +23,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(KEPT, tmp_path_factory.mktemp("pairs"))
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.before}, {pair.after}")
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(pair, marks=pytest.mark.long if k % 2 else ()) for k, pair in enumerate(PAIRS)],
+    ids=[f"{pair.before}, {pair.after}" for pair in PAIRS],
+)
 def test_the_second_recording_is_predicted_from_the_first(pair: Pair, recorded: Recorded) -> None:
     """Within the limit of its repeats; where the medians of all repeats are outside, no worse than is stated, within 1
     %.

@@ -46,7 +46,7 @@ def some(folder: Path, count: int, **tries: int) -> list[Task]:
     return [Task(number, folder, tries.get(f"t{number}", 0)) for number in range(count)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module")  # which takes far longer to start than most tests of it take: these are long
 def cluster() -> Iterator[str]:
     """Address of a cluster that this process is connected to."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
@@ -71,6 +71,7 @@ def cluster() -> Iterator[str]:
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves its log files open
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [None, 1, 3])
 def test_results_come_in_order_and_are_those_of_processes(cluster: str, tmp_path: Path, at_once: int | None) -> None:
     told: list[int] = []
@@ -95,11 +96,13 @@ def test_a_run_on_a_cluster_writes_what_processes_write(cluster: str, tmp_path: 
     assert by_pool == by_ray
 
 
+@pytest.mark.long
 def test_no_more_than_at_once_are_under_way(cluster: str, tmp_path: Path) -> None:
     run_all_on_ray(engine_tasks.slow_square, some(tmp_path, 4), 1)
     assert in_time_order(tmp_path) == ["0.0", "1.0", "2.0", "3.0"]  # though the first is slow
 
 
+@pytest.mark.long
 def test_names_are_relative_to_the_folder_of_who_asks(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ def test_names_are_relative_to_the_folder_of_who_asks(
         assert run_all_on_ray(os.path.abspath, ["a", "b"]) == [str(tmp_path / name / "a"), str(tmp_path / name / "b")]
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_the_middle_loses_nothing(
     cluster: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +132,7 @@ def test_a_task_that_kills_each_worker_is_lost_and_the_others_finish(cluster: st
     assert attempts(tmp_path, 1) == RETRIES + 1
 
 
+@pytest.mark.long
 def test_what_work_raises_is_raised_here(cluster: str, tmp_path: Path) -> None:
     with pytest.raises(KeyError) as raised:
         run_all_on_ray(engine_tasks.reject_two, some(tmp_path, 4))
@@ -136,10 +141,12 @@ def test_what_work_raises_is_raised_here(cluster: str, tmp_path: Path) -> None:
     assert "in reject_two" in str(raised.value.__cause__)
 
 
+@pytest.mark.long
 def test_an_estimate_above_what_a_node_has_does_not_wait_for_ever(cluster: str, tmp_path: Path) -> None:
     assert run_all_on_ray(engine_tasks.square, some(tmp_path, 2), estimates_bytes=[10**6, 10**15]) == [0, 1]
 
 
+@pytest.mark.long
 def test_a_node_without_the_module_is_told(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def work(task): return task\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -248,6 +255,7 @@ def test_a_running_cluster_is_joined_and_left_running(cluster: str, tmp_path: Pa
     assert not any(ray_folder.iterdir())
 
 
+@pytest.mark.long
 def test_an_address_where_nothing_answers_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     environment = {**os.environ, "PYTHONPATH": PATH, "RAY_ADDRESS": "127.0.0.1:1"}

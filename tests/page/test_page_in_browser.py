@@ -77,7 +77,9 @@ def opened(
     assert told == []
 
 
-@pytest.mark.parametrize("name", [pytest.param(READ[0], marks=pytest.mark.long), *READ[1:]])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("many", "cluster") else pytest.mark.long) for name in READ]
+)
 def test_nothing_keeps_people_from_reading(opened: Callable[..., Any], name: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page = opened(name)
