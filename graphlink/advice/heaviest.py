@@ -67,13 +67,11 @@ _FUSE_ATTENTION: Final = (
 MATRIX: Final = re.compile(
     r"(?i)gemm|gemv|conv|[dw]grad|winograd|fft|fmha|attention|lstm|gru|rnn"
 )  # else it serves one: layouts, sums
-_FP8: Final = "fp8 where the GPU has it, "
 _MULTIPLIES: Final = (
-    "it multiplies on tensor cores already, so what is left is less to multiply in [code]: "
-    + _FP8
-    + "larger products (one of a batch in place of a loop), sizes that are multiples of 64"
-    + _WHERE
+    "it multiplies on tensor cores already, so what is left is less to multiply in [code]: larger products (one of a "
+    "batch in place of a loop), sizes that are multiples of 64"
 )
+_IN_FP8: Final = re.compile(r"(?i)fp8|e4m3|e5m2")
 _UNKNOWN: Final = "fewer calls of it, or smaller inputs, in [code]: its name does not tell what it does" + _WHERE
 _LINES: Final = ", and with stacks=True in graphlink.capture in which lines"
 _FLASH_2: Final = re.compile(r"flash::flash_(?:fwd|bwd)|fmha_cutlass|pytorch_flash::")  # before those for Hopper
@@ -105,7 +103,6 @@ def heaviest(run: Outputs) -> Iterator[Candidate]:
         in_engine = AUTOGRAD_ENGINE.fullmatch(name) is not None
         told = ((name == PYTHON, LESS_PYTHON), (odd, SHARED), (in_engine, _HOOKS), (in_range, _LOOK), (makes, _VIEWS))
         todo = next(words for holds, words in (*told, *_by_what_it_does(run, mine, name, share, whose)) if holds)
-        todo = todo.replace(_FP8 * bool(re.search("(?i)fp8|e4m3|e5m2", name)), "")
         unit = "step" if name == PYTHON else "call" if share == "host" else "kernel"
         line = in_function(whose.stack[-1]) if whose and whose.stack else ""
         yield Candidate(
@@ -165,7 +162,10 @@ def _by_what_it_does(
             and beside(run, whose, "^aten::(?:bmm|baddbmm)$"),
             _FUSE_ATTENTION,
         ),
-        (share == "compute" and "used" in uses, _MULTIPLIES),
+        (
+            share == "compute" and "used" in uses,
+            _MULTIPLIES + ", fp8 where the GPU has it" * (_IN_FP8.search(name) is None) + _WHERE,
+        ),
         (
             share == "compute" and "not_used" in uses and MATRIX.search(name) is not None,
             f"{run.tools.types}; sizes that are multiples of 8",

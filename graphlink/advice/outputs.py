@@ -85,7 +85,7 @@ class Outputs:
     operations: Mapping[int, Operations]
     folder: Path | None = None  # of its files; None: these are not asked
 
-    @property
+    @cached_property
     def tools(self) -> Tools:
         """Return the tools of the vendor of its GPUs; OTHER where no call is of CUDA or HIP."""
         machines = [rank.machine for rank in ranks_of(self) if rank.machine is not UNSET]
